@@ -27,6 +27,8 @@ mod registry;
 mod run;
 mod shared;
 mod spec;
+mod traffic;
+mod trial;
 
 pub use block::{BLOCK, blocks};
 pub use call::{At, Encoded, Next, Previous};
@@ -39,3 +41,5 @@ pub use random::Key;
 pub use registry::{Factory, Registry};
 pub use shared::{MAX_SHARED_RANKS, SHARED_SUM_BYTES, add_codes, decode_sum};
 pub use spec::{Arguments, Count, Fp8Format, NanPolicy, Norm, Partition, Scheme, Spec};
+pub use traffic::Traffic;
+pub use trial::{Phase, Trial, median_s};

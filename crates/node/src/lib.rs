@@ -9,6 +9,7 @@ use mio as waker;
 use std::sync;
 
 mod cluster;
+mod codec_rates;
 mod codecs;
 mod command;
 mod completion;
@@ -26,6 +27,7 @@ mod tenants;
 mod trace;
 mod worker;
 
+pub use codec_rates::{addition_rate, candidate, codec_rates};
 pub use codecs::codecs;
 pub use command::MirroredParts;
 pub use completion::Completion;

@@ -46,6 +46,7 @@
 //! - [`Devices`], [`reduce_inside`], [`inside`]: what a reduction puts on links inside a machine.
 //! - [`RackModel`], [`MinimumBandwidth`], [`Prices`], [`offers`]: what PHub's paper computes, and
 //!   what a cluster's throughput costs.
+//! - [`Compression`], [`Choice`]: whether a codec pays for a tensor, and why.
 //! - [`PlanRequest`], [`PlanReport`], [`report_json`]: the data of `sumpter plan`.
 //!
 //! # From machines to places
@@ -72,6 +73,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compression;
 mod costs;
 mod credit;
 mod dealer;
@@ -93,6 +95,10 @@ mod topology;
 mod trees;
 mod uniform;
 
+pub use compression::{
+    Candidate, Choice, CodedTensor, Compression, Cores, LEAST_CODED_BYTES, LEAST_GAIN, RoundTime,
+    Why,
+};
 pub use costs::{LinkPrice, Offer, Prices, offers};
 pub use credit::default_credit;
 pub use dealer::Dealer;

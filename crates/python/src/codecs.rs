@@ -3,7 +3,8 @@
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use sumpter_codec::{CodecError, Key, LowRank as RustLowRank, Scheme};
-use sumpter_types::{Rank, Round, TensorId};
+use sumpter_plan::CodedTensor;
+use sumpter_types::{Dtype, Rank, Round, TensorId};
 
 use crate::errors::{ConfigError, from_codec};
 
@@ -28,6 +29,22 @@ pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
 #[pyfunction]
 pub fn codecs() -> Vec<String> {
     sumpter_node::codecs().names().map(str::to_owned).collect()
+}
+
+/// Elements of a tensor by which codecs are compared.
+const COMPARED_ELEMENTS: u64 = 1 << 20;
+
+/// How fast a codec is on this machine, and by how much its code is smaller; see the stub.
+#[pyfunction]
+pub fn codec_rates(py: Python<'_>, codec: &str) -> PyResult<(f64, f64, f64, f64)> {
+    let measured = py.detach(|| {
+        let spec = sumpter_node::codecs().parse(codec)?;
+        let bytes = COMPARED_ELEMENTS * Dtype::F32.size() as u64;
+        sumpter_node::candidate(&spec, CodedTensor { bytes, dtype: Dtype::F32 })
+            .map(|one| (one.rates, bytes as f64 / one.contribution_bytes as f64))
+    });
+    let (rates, smaller) = measured.map_err(from_codec)?;
+    Ok((rates.encode, rates.decode, rates.add, smaller))
 }
 
 /// A matrix as the product of two narrow ones; see the stub.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod codec;
 mod collective;
 mod dtype;
 mod exact;
@@ -17,6 +18,7 @@ mod status;
 mod tensor;
 
 pub use call::{CallNumber, Tag};
+pub use codec::CodecRates;
 pub use collective::Collective;
 pub use dtype::{Dtype, ReduceOp};
 pub use exact::{EXACT_WORDS, ExactSum};

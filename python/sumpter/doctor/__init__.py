@@ -46,6 +46,7 @@ def examine(probe: Probe, self_test: bool = True) -> Iterator[Part]:
         "Processor",
         probe,
         processor.check_kernels,
+        processor.check_codecs,
         processor.check_cores,
         processor.check_link,
         processor.check_steal,

@@ -13,6 +13,12 @@ _STEAL_SHARE = 0.05
 # What a core moves and sums each way at least, with frames of the default size over loopback.
 _CORE_GBPS = 12.0
 
+# The codecs that are measured, with usual arguments.
+CODECS = (
+    *("fp16", "bf16", "int8", "fp8", "onebit", "topk:k=0.01", "randomk:k=0.01"),
+    *("dithering:bits=4", "powersgd:rank=4"),
+)
+
 # The flags in /proc/cpuinfo that choose between the kernels.
 _FEATURES = ("avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16")
 
@@ -36,6 +42,17 @@ def check_kernels(probe: Probe, chosen: str | None = None) -> list[Finding]:
         )
         return findings
     return [*findings, ok("kernels", whole), ok("kernels", halves)]
+
+
+def check_codecs(_probe: Probe) -> list[Finding]:
+    """How fast this machine's cores encode gradients: what decides whether a codec pays."""
+    findings = []
+    for codec in CODECS:
+        encode, decode, add, smaller = _native.codec_rates(codec)
+        said = f"{smaller:.3g} times fewer bytes; a core encodes {1e-9 * encode:.3g}, decodes "
+        said += f"{1e-9 * decode:.3g}, decodes and adds {1e-9 * add:.3g} GB/s of float32 in cache"
+        findings.append(ok(f"codec {codec}", said))
+    return findings
 
 
 def check_cores(probe: Probe) -> list[Finding]:

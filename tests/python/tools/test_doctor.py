@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobs import HANG_S
-from sumpter import _native
+from sumpter import ConfigError, _native
 from sumpter.cli import main
 from sumpter.doctor import (
     ERROR,
@@ -403,6 +403,18 @@ def test_a_processor_without_vector_units_is_pointed_out() -> None:
     assert {finding.state for finding in kernels} == {OK}
     says(only(processor.check_kernels(machine, "portable"), "kernels"), WARNING, "-cpu host")
     assert _native.instruction_set() in processor.check_kernels(machine)[-1].found
+
+
+def test_codecs_are_measured_on_a_core_each_on_one_line() -> None:
+    findings = processor.check_codecs(Machine())
+    assert [finding.check for finding in findings] == [f"codec {name}" for name in processor.CODECS]
+    says(only(findings, "codec int8"), OK, "3.98 times fewer bytes", "encodes", "GB/s of float32")
+    # The second time nothing is measured.
+    assert processor.check_codecs(Machine()) == findings
+    encode, decode, add, smaller = _native.codec_rates("topk:k=0.25")
+    assert min(encode, decode, add) > 1e6 and 2 < smaller < 3
+    with pytest.raises(ConfigError, match="codec topk: k=: give a part of all elements"):
+        _native.codec_rates("topk")
 
 
 def test_a_link_that_the_cores_cannot_fill_is_pointed_out() -> None:

@@ -10,3 +10,4 @@ mod lowrank;
 mod shared;
 mod specs;
 mod statistics;
+mod trial;

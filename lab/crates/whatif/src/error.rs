@@ -1,6 +1,7 @@
 //! What can be wrong with a question put to this crate. Messages name the field, the value and
 //! what would have been accepted.
 
+use sumpter_codec::CodecError;
 use sumpter_plan::PlanError;
 
 /// Why nothing was simulated.
@@ -19,6 +20,9 @@ pub enum WhatifError {
     /// The cluster cannot be planned for.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The codec is none, or does not fit a tensor.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     /// The request is not the JSON that [`answer_json`](crate::answer_json) reads.
     #[error("the what-if request is not valid: {0}")]
     Request(String),

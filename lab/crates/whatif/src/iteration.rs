@@ -24,6 +24,8 @@ pub enum Bottleneck {
     Addition,
     /// Links inside machines without limits would remove more than either.
     Inside,
+    /// A codec that takes no time would remove more than any of these.
+    Codec,
 }
 
 /// The answer for one [`Case`].
@@ -62,8 +64,8 @@ pub fn simulate_on(
 }
 
 /// As [`simulate`], with the [`Layout`] of another case that differs in nothing but bandwidth,
-/// efficiency, compression, credit and overlap. Why it takes so long is up to three more
-/// simulations, made if `why`.
+/// efficiency, compression, credit and overlap, and of the same profile with or without a
+/// codec. Why it takes so long is up to four more simulations, made if `why`.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -99,13 +101,22 @@ fn bottleneck(
     } else {
         overhead_s
     };
-    let best = if unlimited <= added { Bottleneck::Network } else { Bottleneck::Addition };
-    if layout.has_inside()
-        && overhead(profile, &layout.without_inside(), case)? < unlimited.min(added)
-    {
-        return Ok(Bottleneck::Inside);
+    let mut best = match unlimited <= added {
+        true => (unlimited, Bottleneck::Network),
+        false => (added, Bottleneck::Addition),
+    };
+    let mut consider = |overhead_s: f64, what| {
+        if overhead_s < best.0 {
+            best = (overhead_s, what);
+        }
+    };
+    if layout.has_inside() {
+        consider(overhead(profile, &layout.without_inside(), case)?, Bottleneck::Inside);
     }
-    Ok(best)
+    if profile.is_coded() {
+        consider(overhead(&profile.with_free_codec(), layout, case)?, Bottleneck::Codec);
+    }
+    Ok(best.1)
 }
 
 fn overhead(profile: &Profile, layout: &Layout, case: &Case) -> Result<f64, WhatifError> {

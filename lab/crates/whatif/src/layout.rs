@@ -79,7 +79,10 @@ impl Layout {
         if machines.is_uniform() {
             return Self::new(profile, case);
         }
-        let planned = machines.plan(case.architecture)?;
+        let planned = match profile.is_coded() {
+            true => machines.plan_coded(case.architecture)?,
+            false => machines.plan(case.architecture)?,
+        };
         let largest = largest_partition(case.partition_bytes, case.credit_bytes);
         let mut placement = Placement::new(&plan_of(planned.trees.clone(), largest))?;
         let mut units = Vec::new();

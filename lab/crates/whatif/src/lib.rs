@@ -18,8 +18,11 @@
 //! Machines that are listed ([`Machines`]) may differ in bandwidth, be in racks with trunks, and
 //! have GPUs, PCIe switches and NVLink inside ([`simulate_on`]).
 //!
-//! Not modelled: latency of partitions, loss, processor time other than additions, workers that
-//! compute at different speeds.
+//! A profile may have a [`Codec`] ([`Profile::coded`]): gradients travel as so many bytes, and
+//! encoding and decoding take the cores' time.
+//!
+//! Not modelled: latency of partitions, loss, processor time other than additions and codecs,
+//! workers that compute at different speeds.
 //!
 //! ```
 //! use sumpter_plan::Architecture;
@@ -43,11 +46,13 @@
 
 mod addition;
 mod case;
+mod coding;
 mod error;
 mod iteration;
 mod layout;
 mod machines;
 mod profile;
+mod queues;
 mod rates;
 mod request;
 pub mod ring;
@@ -56,6 +61,7 @@ pub mod stream;
 
 pub use addition::Addition;
 pub use case::{Case, Order};
+pub use coding::Codec;
 pub use error::WhatifError;
 pub use iteration::{Bottleneck, Outcome, simulate, simulate_on, simulate_placed};
 pub use layout::{Layout, Unit};

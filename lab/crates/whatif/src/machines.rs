@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sumpter_plan::{
     Architecture, Inside, InsideLink, LocalChoice, MachineList, PlanError, PlannedTrees, Role,
-    Topology, TreePlan, inside, parse_machines, plan_job_trees, ring_gbps,
+    Topology, TreePlan, inside, parse_machines, plan_job_trees, ring_gbps, server_weights,
 };
 
 use crate::{Case, WhatifError};
@@ -125,6 +125,21 @@ impl Machines {
             Role::Cpu => machine.bandwidth_gbps,
         };
         let trees = TreePlan::flat(machines.iter().map(weight).collect());
+        Ok(PlannedTrees::of(&self.topology, trees))
+    }
+
+    /// The reduction trees of a job whose tensors have a codec: flat, since hubs do not add codes.
+    ///
+    /// # Errors
+    /// As [`Machines::plan`].
+    pub(crate) fn plan_coded(
+        &self,
+        architecture: Architecture,
+    ) -> Result<PlannedTrees, WhatifError> {
+        if architecture == Architecture::Ps || self.racks() <= 1 {
+            return self.plan(architecture);
+        }
+        let trees = TreePlan::flat(server_weights(self.topology.cluster().machines())?);
         Ok(PlannedTrees::of(&self.topology, trees))
     }
 

@@ -1,5 +1,8 @@
 //! One iteration of training without communication, as it was recorded.
 
+use sumpter_types::Dtype;
+
+use crate::coding::{Codec, Coding};
 use crate::error::within;
 use crate::{Addition, WhatifError};
 
@@ -34,6 +37,8 @@ pub struct Profile {
     tensors: Vec<Tensor>,
     by_readiness: Vec<usize>,
     addition: Option<Addition>,
+    /// By tensor.
+    coding: Vec<Coding>,
 }
 
 impl Profile {
@@ -69,7 +74,8 @@ impl Profile {
         }
         let mut by_readiness: Vec<usize> = (0..tensors.len()).rev().collect();
         by_readiness.sort_by(|&a, &b| tensors[a].ready_s.total_cmp(&tensors[b].ready_s));
-        Ok(Self { iteration_s, backward_s, layers, tensors, by_readiness, addition })
+        let coding = vec![Coding::PLAIN; tensors.len()];
+        Ok(Self { iteration_s, backward_s, layers, tensors, by_readiness, addition, coding })
     }
 
     /// One iteration without communication.
@@ -107,6 +113,37 @@ impl Profile {
     #[must_use]
     pub fn addition_s(&self, bytes: f64) -> f64 {
         self.addition.as_ref().map_or(0.0, |addition| addition.seconds(bytes))
+    }
+
+    /// The same iteration with a codec for its gradients, whose elements are of these types, in
+    /// forward order.
+    ///
+    /// # Errors
+    /// A tensor that the codec does not fit, or another number of types than tensors.
+    pub fn coded(&self, codec: &Codec, dtypes: &[Dtype]) -> Result<Self, WhatifError> {
+        if dtypes.len() != self.tensors.len() {
+            let expected = format!("{}, one of each tensor", self.tensors.len());
+            return Err(WhatifError::field("the number of types", dtypes.len(), expected));
+        }
+        let tensors = self.tensors.iter().zip(dtypes);
+        let coding = tensors.map(|(tensor, dtype)| codec.coding(tensor.bytes, *dtype));
+        Ok(Self { coding: coding.collect::<Result<_, _>>()?, ..self.clone() })
+    }
+
+    /// What a codec makes of a tensor.
+    pub(crate) fn coding(&self, tensor: usize) -> &Coding {
+        &self.coding[tensor]
+    }
+
+    /// Whether a codec is in use.
+    pub(crate) fn is_coded(&self) -> bool {
+        self.coding.iter().any(|coding| *coding != Coding::PLAIN)
+    }
+
+    /// The same iteration if the codec took no time.
+    #[must_use]
+    pub(crate) fn with_free_codec(&self) -> Self {
+        Self { coding: self.coding.iter().map(Coding::free).collect(), ..self.clone() }
     }
 
     /// Whether additions take time.

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use sumpter_plan::{Architecture, LocalChoice, default_credit, largest_partition};
+use sumpter_types::{CodecRates, Dtype};
 
 use crate::{
-    Addition, Case, Layer, Layout, Machines, Order, Outcome, Profile, Tensor, WhatifError,
+    Addition, Case, Codec, Layer, Layout, Machines, Order, Outcome, Profile, Tensor, WhatifError,
     simulate_placed,
 };
 
@@ -26,6 +27,9 @@ struct RawProfile {
     forward_s: Vec<Option<f64>>,
     /// Layer, bytes, seconds at which the gradient is ready.
     tensors: Vec<(usize, u64, f64)>,
+    /// Their element types; none: `float32`.
+    #[serde(default)]
+    dtypes: Option<Vec<String>>,
     add: Option<Vec<(f64, f64)>>,
 }
 
@@ -57,6 +61,22 @@ struct RawCase {
     /// the rule.
     #[serde(default)]
     local_reduction: Option<String>,
+    #[serde(default)]
+    codec: Option<RawCodec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCodec {
+    /// As in `topk:k=0.01`.
+    name: String,
+    /// Bytes of `float32` a second and core that are encoded, decoded, decoded and added; none: it
+    /// takes no time.
+    rates: Option<[f64; 3]>,
+    /// Cores of each machine that code.
+    cores: f64,
+    /// Smaller tensors travel as they are.
+    least_bytes: u64,
 }
 
 /// The words for how GPUs of one machine add.
@@ -108,25 +128,49 @@ pub fn machines_json(toml: &str, local_reduction: &str) -> Result<String, Whatif
 pub fn answer_json(request: &str) -> Result<String, WhatifError> {
     let invalid = |error: serde_json::Error| WhatifError::Request(error.to_string());
     let Request { profile, cases, bottleneck } = serde_json::from_str(request).map_err(invalid)?;
+    let dtypes = dtypes(&profile)?;
     let profile = Profile::try_from(profile)?;
     let cases = cases.into_iter().map(Question::try_from).collect::<Result<Vec<_>, _>>()?;
     let mut placed: Option<(&Question, Layout)> = None;
+    let mut coded: Option<(&Codec, Profile)> = None;
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(cases.len());
     for question in &cases {
+        if let Some(codec) = &question.codec
+            && coded.as_ref().is_none_or(|(before, _)| *before != codec)
+        {
+            coded = Some((codec, profile.coded(codec, &dtypes)?));
+        }
+        let profile = match &coded {
+            Some((_, coded)) if question.codec.is_some() => coded,
+            _ => &profile,
+        };
         let layout = match placed.take() {
             Some((before, layout)) if before.same_placement(question) => layout,
-            _ => question.layout(&profile)?,
+            _ => question.layout(profile)?,
         };
-        outcomes.push(simulate_placed(&profile, &layout, &question.case, bottleneck)?);
+        outcomes.push(simulate_placed(profile, &layout, &question.case, bottleneck)?);
         placed = Some((question, layout));
     }
     serde_json::to_string(&outcomes).map_err(invalid)
 }
 
-/// A case, and the machine list that it is about, if there is one.
+/// The element types of a profile's tensors.
+fn dtypes(profile: &RawProfile) -> Result<Vec<Dtype>, WhatifError> {
+    let Some(names) = &profile.dtypes else { return Ok(vec![Dtype::F32; profile.tensors.len()]) };
+    let read = |(index, name): (usize, &String)| {
+        Dtype::from_name(name).ok_or_else(|| {
+            let known: Vec<&str> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
+            WhatifError::field(format!("dtypes[{index}]"), name, known.join(", "))
+        })
+    };
+    names.iter().enumerate().map(read).collect()
+}
+
+/// A case, and the machine list and the codec that it is about, if there are.
 struct Question {
     case: Case,
     machines: Option<(String, LocalChoice)>,
+    codec: Option<Codec>,
 }
 
 impl Question {
@@ -140,7 +184,10 @@ impl Question {
     }
 
     fn same_placement(&self, other: &Self) -> bool {
-        self.machines == other.machines && same_placement(&self.case, &other.case)
+        // In racks, tensors have other trees with a codec.
+        self.machines == other.machines
+            && self.codec.is_some() == other.codec.is_some()
+            && same_placement(&self.case, &other.case)
     }
 }
 
@@ -218,6 +265,20 @@ impl TryFrom<RawCase> for Question {
                 return Err(WhatifError::field("local_reduction", word, expected));
             }
         };
-        Ok(Self { case, machines })
+        let codec = raw.codec.map(Codec::try_from).transpose()?;
+        Ok(Self { case, machines, codec })
+    }
+}
+
+impl TryFrom<RawCodec> for Codec {
+    type Error = WhatifError;
+
+    fn try_from(raw: RawCodec) -> Result<Self, WhatifError> {
+        let rates = raw.rates.map_or(CodecRates::FREE, |[encode, decode, add]| CodecRates {
+            encode,
+            decode,
+            add,
+        });
+        Codec::new(&raw.name, rates, raw.cores, raw.least_bytes)
     }
 }

@@ -44,18 +44,13 @@ pub(crate) struct Routes {
     inside: Vec<Vec<InsideLimit>>,
 }
 
-/// What links are multiplied by, and what bytes on the network are divided by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Speeds {
-    pub network: f64,
-    pub compression: f64,
-}
-
 /// What a route's partitions do in one way: the rate of one byte of them, and its weight.
 pub(crate) struct Backlog {
     pub route: usize,
     pub push: f64,
     pub pull: f64,
+    /// Bytes of gradients that a byte on the network stands for, on the way to the root and back.
+    pub gradients: [f64; 2],
 }
 
 /// A link in one direction.
@@ -77,6 +72,8 @@ struct Loads {
     enters: Vec<f64>,
     /// Of all partitions on the way to their roots, and back: what every worker sends and receives.
     ways: [f64; 2],
+    /// The bytes of gradients that they stand for.
+    gradients: [f64; 2],
 }
 
 impl Loads {
@@ -87,6 +84,7 @@ impl Loads {
             leaves: vec![0.0; racks],
             enters: vec![0.0; racks],
             ways: [0.0; 2],
+            gradients: [0.0; 2],
         }
     }
 
@@ -95,11 +93,13 @@ impl Loads {
             all.fill(0.0);
         }
         self.ways = [0.0; 2];
+        self.gradients = [0.0; 2];
     }
 
     /// Adds what goes a route on the way to the root (0) or back (1).
-    fn add(&mut self, route: &Route, way: usize, rate: f64) {
+    fn add(&mut self, route: &Route, way: usize, rate: f64, gradients: f64) {
         self.ways[way] += rate;
+        self.gradients[way] += gradients * rate;
         let (out, back) = (&mut self.sends, &mut self.receives);
         let (leaves, enters) = (&mut self.leaves, &mut self.enters);
         let [out, back, leaves, enters] = match way {
@@ -155,6 +155,11 @@ impl Routes {
             || self.routes[route].receives.iter().any(|(_, times)| *times > 0.0)
     }
 
+    /// Whether a machine is a GPU machine.
+    pub fn is_gpu(&self, machine: usize) -> bool {
+        self.workers[machine]
+    }
+
     /// Whether links inside machines are a limit.
     pub fn has_inside(&self) -> bool {
         self.inside.iter().any(|limits| !limits.is_empty())
@@ -167,7 +172,9 @@ impl Routes {
     }
 
     /// The rates of each backlog, in bytes on the network per second.
-    pub fn fair(&self, speeds: Speeds, backlogs: &[Backlog]) -> Vec<Rates> {
+    ///
+    /// `network` is what the rates of links between machines are multiplied by.
+    pub fn fair(&self, network: f64, backlogs: &[Backlog]) -> Vec<Rates> {
         let mut ways: Vec<[Way; 2]> =
             backlogs.iter().map(|one| [Way::new(one.push), Way::new(one.pull)]).collect();
         let empty = || Loads::new(self.links.len(), self.trunks.len());
@@ -178,10 +185,11 @@ impl Routes {
             rising.clear();
             for (one, ways) in backlogs.iter().zip(&ways) {
                 for (way, state) in ways.iter().enumerate().filter(|(_, state)| state.rises()) {
-                    rising.add(&self.routes[one.route], way, state.weight);
+                    let route = &self.routes[one.route];
+                    rising.add(route, way, state.weight, one.gradients[way]);
                 }
             }
-            let level = self.tightest(speeds, &fixed, &rising, &mut full);
+            let level = self.tightest(network, &fixed, &rising, &mut full);
             if full.is_empty() {
                 break;
             }
@@ -189,7 +197,8 @@ impl Routes {
                 for (way, state) in ways.iter_mut().enumerate().filter(|(_, state)| state.rises()) {
                     if full.iter().any(|link| self.crosses(*link, one.route, way)) {
                         state.fix(level);
-                        fixed.add(&self.routes[one.route], way, state.rate());
+                        let route = &self.routes[one.route];
+                        fixed.add(route, way, state.rate(), one.gradients[way]);
                     }
                 }
             }
@@ -198,7 +207,7 @@ impl Routes {
     }
 
     /// The least level at which a link is full, and all links that are full then.
-    fn tightest(&self, speeds: Speeds, fixed: &Loads, rising: &Loads, full: &mut Vec<Link>) -> f64 {
+    fn tightest(&self, network: f64, fixed: &Loads, rising: &Loads, full: &mut Vec<Link>) -> f64 {
         full.clear();
         let mut least = f64::INFINITY;
         let mut each = |link: Link, rate: f64, fixed: f64, rising: f64| {
@@ -219,26 +228,26 @@ impl Routes {
                 false => [loads.sends[at], loads.receives[at]],
             };
             let (known, adds) = (of(fixed), of(rising));
-            each(Link::Sends(at), rate * speeds.network, known[0], adds[0]);
-            each(Link::Receives(at), rate * speeds.network, known[1], adds[1]);
+            each(Link::Sends(at), rate * network, known[0], adds[0]);
+            each(Link::Receives(at), rate * network, known[1], adds[1]);
             for limit in &self.inside[at] {
                 let load = |[up, down]: [f64; 2], [sends, receives]: [f64; 2]| {
                     // What does not cross the network is not compressed.
-                    let own = speeds.compression * (limit.reduce * up + limit.result * down);
+                    let own = limit.reduce * up + limit.result * down;
                     own + limit.sends * sends + limit.receives * receives
                 };
-                let (known, adds) = (load(fixed.ways, known), load(rising.ways, adds));
+                let (known, adds) = (load(fixed.gradients, known), load(rising.gradients, adds));
                 each(Link::Inside(at, *limit), limit.rate, known, adds);
             }
         }
         for (at, rate) in self.trunks.iter().enumerate() {
-            let rate = rate * speeds.network;
+            let rate = rate * network;
             each(Link::Leaves(at), rate, fixed.leaves[at], rising.leaves[at]);
             each(Link::Enters(at), rate, fixed.enters[at], rising.enters[at]);
         }
         if let Some(rate) = self.core {
             let all = |loads: &Loads| loads.leaves.iter().sum::<f64>();
-            each(Link::Core, rate * speeds.network, all(fixed), all(rising));
+            each(Link::Core, rate * network, all(fixed), all(rising));
         }
         least
     }
@@ -388,10 +397,11 @@ mod tests {
             let machines = topology.cluster().machines().len();
             let routes = Routes::new(&topology, &plan, &trees, vec![vec![limit()]; machines]);
             let backlog = |(route, &(push, pull)): (usize, &(u32, u32))| {
-                Backlog { route, push: f64::from(push), pull: f64::from(pull) }
+                let gradients = [2.0; 2];
+                Backlog { route, push: f64::from(push), pull: f64::from(pull), gradients }
             };
             let backlogs: Vec<_> = queued.iter().enumerate().map(backlog).collect();
-            let rates = routes.fair(Speeds { network: 1.0, compression: 2.0 }, &backlogs);
+            let rates = routes.fair(1.0, &backlogs);
             let given: Vec<f64> = rates.iter().flat_map(|one| [one.push, one.pull]).collect();
 
             let gbps = topology.cluster().machines().iter().map(|one| one.bandwidth_gbps);

@@ -20,65 +20,26 @@
 //!   in, `n-1` additions each, and ends at least one addition after the last has arrived.
 //! - A sum is sent back when the whole partition is added, and where the server has an optimizer,
 //!   when that is done.
+//! - **Codec.** A worker's cores encode one admitted partition after another, and decode sums that
+//!   have come, in one queue. A server decodes and adds all `n` contributions to a partition and
+//!   encodes its sum; on a GPU machine that takes the same cores, on each of `n` such machines
+//!   the `n`th part of them all.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::coding::Coding;
+use crate::queues::{Coder, Load, Queue, ROUNDING, Task};
 use crate::rates::{Rates, WorkerClass, fair};
-use crate::routes::{Backlog, Speeds};
+use crate::routes::Backlog;
 use crate::{Case, Layout, Order, Profile, Unit};
-
-/// What is left of a transfer after rounding, as a part of it.
-const ROUNDING: f64 = 1e-9;
 
 /// When each tensor's sum is complete at all workers, in the order of [`Profile::tensors`], since
 /// the beginning of the backward pass.
 #[must_use]
 pub fn completions(profile: &Profile, layout: &Layout, case: &Case) -> Vec<f64> {
     Stream::new(profile, layout, case).run()
-}
-
-/// One direction of all workers' connections with one server.
-#[derive(Clone, Debug, Default)]
-struct Queue {
-    units: VecDeque<usize>,
-    /// What is left of the first.
-    head_bytes: f64,
-    /// What is left of all.
-    bytes: f64,
-    /// Sizes of all, the first one in full.
-    backlog_bytes: u64,
-}
-
-impl Queue {
-    fn push(&mut self, unit: usize, bytes: u64, wire_bytes: f64) {
-        if self.units.is_empty() {
-            self.head_bytes = wire_bytes;
-        }
-        self.units.push_back(unit);
-        self.bytes += wire_bytes;
-        self.backlog_bytes += bytes;
-    }
-
-    fn advance(&mut self, bytes: f64) {
-        self.head_bytes -= bytes;
-        self.bytes = (self.bytes - bytes).max(0.0);
-    }
-
-    /// The first, if it has been sent.
-    fn pop(&mut self, bytes: impl Fn(usize) -> u64, compression: f64) -> Option<usize> {
-        let (left, wire_bytes) = (self.head_bytes, |unit| bytes(unit) as f64 / compression);
-        let unit = self.units.pop_front_if(|unit| left <= wire_bytes(*unit) * ROUNDING)?;
-        match self.units.front() {
-            Some(&next) => {
-                self.head_bytes = wire_bytes(next);
-                self.backlog_bytes -= bytes(unit);
-            }
-            None => *self = Self::default(),
-        }
-        Some(unit)
-    }
 }
 
 /// What travels one route: to the server of a machine, or through a reduction tree.
@@ -137,6 +98,7 @@ struct Stream<'a> {
     servers: Vec<Server>,
     /// When each machine has added what it has to add so far.
     adders_free_s: Vec<f64>,
+    coder: Coder,
     /// Routes with something to send.
     active: Vec<usize>,
     /// The next unit whose gradient is not ready.
@@ -162,6 +124,7 @@ impl<'a> Stream<'a> {
             now: 0.0,
             servers: vec![Server::default(); routes],
             adders_free_s: vec![0.0; machines],
+            coder: Coder::default(),
             active: Vec::new(),
             unready: 0,
             waiting: BinaryHeap::new(),
@@ -181,6 +144,7 @@ impl<'a> Stream<'a> {
                 return self.done;
             }
             self.advance(step, &rates);
+            self.finish_tasks();
             self.finish_transfers();
             self.finish_sums();
         }
@@ -208,21 +172,68 @@ impl<'a> Stream<'a> {
         let window = self.case.window_bytes as f64;
         let mut unsent = 0.0;
         if !self.waiting.is_empty() {
-            unsent = self.unsent(0.0, &[]).0;
+            unsent = self.unsent(0.0, &[]).0 + self.coder.encoding_bytes;
         }
         while unsent <= credit * (1.0 + ROUNDING) {
             let Some(Reverse((_, unit))) = self.waiting.pop() else { break };
-            let Unit { route, bytes, .. } = self.layout.units[unit];
+            let Unit { route, bytes, tensor, .. } = self.layout.units[unit];
             self.started[unit] = self.now;
             if !self.travels(route) {
                 continue; // Its only worker is in the server's own process.
             }
-            self.activate(route);
-            let push = &mut self.servers[route].push;
-            let before = (push.bytes - window).max(0.0);
-            push.push(unit, bytes, bytes as f64 / self.case.compression);
-            unsent += (push.bytes - window).max(0.0) - before;
+            let encode_s = bytes as f64 * self.profile.coding(tensor).encode_s;
+            if encode_s > 0.0 {
+                let task = Task::Encode(unit, self.push_load(unit).bytes);
+                let before = self.coder.encoding_bytes;
+                self.coder.push(self.now, encode_s, task);
+                unsent += self.coder.encoding_bytes - before;
+                continue;
+            }
+            let before = (self.servers[route].push.bytes - window).max(0.0);
+            self.push(unit);
+            unsent += (self.servers[route].push.bytes - window).max(0.0) - before;
         }
+    }
+
+    /// A contribution in front of its link.
+    fn push_load(&self, unit: usize) -> Load {
+        self.load(unit, self.coding(unit).contribution)
+    }
+
+    /// A sum in front of its link.
+    fn pull_load(&self, unit: usize) -> Load {
+        self.load(unit, self.coding(unit).answer)
+    }
+
+    fn load(&self, unit: usize, part: f64) -> Load {
+        let bytes = self.layout.units[unit].bytes as f64 * part;
+        Load { weight: bytes.round().max(1.0) as u64, bytes: bytes / self.case.compression }
+    }
+
+    fn coding(&self, unit: usize) -> &'a Coding {
+        self.profile.coding(self.layout.units[unit].tensor)
+    }
+
+    /// A contribution goes to the server.
+    fn push(&mut self, unit: usize) {
+        let (route, load) = (self.layout.units[unit].route, self.push_load(unit));
+        self.activate(route);
+        self.servers[route].push.push(unit, load);
+    }
+
+    fn finish_tasks(&mut self) {
+        while let Some(task) = self.coder.pop(self.now) {
+            match task {
+                Task::Encode(unit, _) => self.push(unit),
+                Task::Decode(unit) => self.complete(unit),
+            }
+        }
+    }
+
+    /// A sum is there.
+    fn complete(&mut self, unit: usize) {
+        let done = &mut self.done[self.layout.units[unit].tensor];
+        *done = done.max(self.now);
     }
 
     /// Bytes admitted and not counted as sent in `step` from now, and how fast they get fewer.
@@ -247,8 +258,12 @@ impl<'a> Stream<'a> {
         let mut step = 0.0;
         loop {
             let (unsent, rate) = self.unsent(step, rates);
+            let unsent = unsent + self.coder.encoding_bytes;
             if unsent <= credit * (1.0 + ROUNDING) {
                 return step;
+            }
+            if rate == 0.0 {
+                return f64::INFINITY; // Until something is encoded.
             }
             let next = step + (unsent - credit) / rate;
             if next == step {
@@ -263,15 +278,17 @@ impl<'a> Stream<'a> {
         if let Some(listed) = &self.layout.listed {
             let backlog = |&route: &usize| {
                 let Server { push, pull, .. } = &self.servers[route];
-                let (push, pull) = (push.backlog_bytes as f64, pull.backlog_bytes as f64);
-                Backlog { route, push, pull }
+                let gradients = |queue: &Queue, part: fn(&Coding) -> f64| {
+                    let part = queue.first().map_or(1.0, |unit| part(self.coding(unit)));
+                    self.case.compression / part
+                };
+                let ways = [gradients(push, |c| c.contribution), gradients(pull, |c| c.answer)];
+                let (push, pull) = (push.backlog as f64, pull.backlog as f64);
+                Backlog { route, push, pull, gradients: ways }
             };
-            let speeds = Speeds {
-                network: self.case.link_rate() / (listed.bandwidth_gbps * 1e9 / 8.0),
-                compression: self.case.compression,
-            };
+            let network = self.case.link_rate() / (listed.bandwidth_gbps * 1e9 / 8.0);
             let backlogs: Vec<Backlog> = self.active.iter().map(backlog).collect();
-            return listed.routes.fair(speeds, &backlogs);
+            return listed.routes.fair(network, &backlogs);
         }
         let gpus = self.active.iter().filter(|&&machine| machine < self.workers).count();
         let idle = (self.workers - gpus) as f64;
@@ -280,7 +297,7 @@ impl<'a> Stream<'a> {
         let mut kind_of = Vec::with_capacity(self.active.len());
         for &machine in &self.active {
             let server = &self.servers[machine];
-            let (push, pull) = (server.push.backlog_bytes, server.pull.backlog_bytes);
+            let (push, pull) = (server.push.backlog, server.pull.backlog);
             let cpu = machine >= self.workers;
             let index = *alike.entry((cpu, push, pull)).or_insert(kinds.len());
             match kinds.get_mut(index) {
@@ -304,6 +321,9 @@ impl<'a> Stream<'a> {
         }
         if let Some(Reverse((Moment(sum_s), _))) = self.sums.peek() {
             step = step.min(sum_s - self.now);
+        }
+        if let Some(done_s) = self.coder.next_s() {
+            step = step.min(done_s - self.now);
         }
         for (&route, rates) in self.active.iter().zip(rates) {
             let server = &self.servers[route];
@@ -330,19 +350,26 @@ impl<'a> Stream<'a> {
     }
 
     fn finish_transfers(&mut self) {
-        let (layout, compression) = (self.layout, self.case.compression);
-        let bytes = |unit: usize| layout.units[unit].bytes;
         let mut position = 0;
         while let Some(&route) = self.active.get(position) {
-            if let Some(unit) = self.servers[route].push.pop(bytes, compression) {
+            let mut push = std::mem::take(&mut self.servers[route].push);
+            let sent = push.pop(|unit| self.push_load(unit));
+            self.servers[route].push = push;
+            if let Some(unit) = sent {
                 self.begin_sum(unit);
             }
-            if let Some(unit) = self.servers[route].pull.pop(bytes, compression) {
-                let done = &mut self.done[layout.units[unit].tensor];
-                *done = done.max(self.now);
+            let mut pull = std::mem::take(&mut self.servers[route].pull);
+            let received = pull.pop(|unit| self.pull_load(unit));
+            self.servers[route].pull = pull;
+            if let Some(unit) = received {
+                let bytes = self.layout.units[unit].bytes as f64;
+                match bytes * self.coding(unit).decode_s {
+                    0.0 => self.complete(unit),
+                    decode_s => self.coder.push(self.now, decode_s, Task::Decode(unit)),
+                }
             }
             let server = &self.servers[route];
-            if !server.push.units.is_empty() || !server.pull.units.is_empty() {
+            if !server.push.is_empty() || !server.pull.is_empty() {
                 position += 1;
             } else {
                 self.servers[route].active = false;
@@ -354,8 +381,15 @@ impl<'a> Stream<'a> {
     /// All contributions to a unit have arrived: its sum will be there when they are added, by its
     /// hubs and then by its server.
     fn begin_sum(&mut self, unit: usize) {
-        let Unit { machine, route, bytes, .. } = self.layout.units[unit];
-        let addition_s = self.profile.addition_s(bytes as f64);
+        let Unit { machine, route, bytes, tensor } = self.layout.units[unit];
+        let coding = self.profile.coding(tensor);
+        let addition_s = match coding.add_s {
+            Some(add_s) => bytes as f64 * add_s,
+            None => self.profile.addition_s(bytes as f64),
+        };
+        let answer_s = bytes as f64 * coding.answer_s;
+        // Each contribution is decoded, the first one as well.
+        let first = if coding.add_s.is_some() { 1.0 } else { 0.0 };
         let own = [(machine, (self.workers - 1) as f64)];
         let adders = self.layout.listed.as_ref().map_or(&own[..], |of| of.routes.adders(route));
         let (mut arrived_s, mut sum_s) = (self.now, self.now);
@@ -364,13 +398,22 @@ impl<'a> Stream<'a> {
                 arrived_s = sum_s;
             }
             let adder_s = self.adders_free_s[adder].max(self.started[unit]);
+            let additions = additions + first;
             let last_s = if additions > 0.0 { addition_s } else { 0.0 };
             let mut free_s = (adder_s + additions * addition_s).max(arrived_s + last_s);
             if let Some(rate) = self.case.update_bytes_per_s.filter(|_| adder == machine) {
                 free_s += bytes as f64 / rate;
             }
+            if adder == machine {
+                free_s += answer_s;
+            }
             self.adders_free_s[adder] = free_s;
             sum_s = sum_s.max(free_s);
+        }
+        if coding.works() && self.is_gpu(machine) {
+            // Of as many partitions on GPU machines as there are of those, each has one.
+            let server_s = self.workers as f64 * addition_s + answer_s;
+            self.coder.occupy(self.now, server_s / self.workers as f64);
         }
         self.sums.push(Reverse((Moment(sum_s), unit)));
     }
@@ -381,16 +424,22 @@ impl<'a> Stream<'a> {
                 break;
             }
             self.sums.pop();
-            let Unit { route, bytes, .. } = self.layout.units[unit];
+            let (route, load) = (self.layout.units[unit].route, self.pull_load(unit));
             self.activate(route);
-            let wire_bytes = bytes as f64 / self.case.compression;
-            self.servers[route].pull.push(unit, bytes, wire_bytes);
+            self.servers[route].pull.push(unit, load);
         }
     }
 
     fn activate(&mut self, route: usize) {
         if !std::mem::replace(&mut self.servers[route].active, true) {
             self.active.push(route);
+        }
+    }
+
+    fn is_gpu(&self, machine: usize) -> bool {
+        match &self.layout.listed {
+            Some(listed) => listed.routes.is_gpu(machine),
+            None => machine < self.workers,
         }
     }
 

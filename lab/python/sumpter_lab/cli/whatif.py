@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sumpter._failure import UsageError
-from sumpter._sizes import parse_size
 from sumpter.cli.options import JsonOption
 from sumpter.cli.printing import print_parts
 from sumpter_lab.cli import single
+from sumpter_lab.cli import whatif_lists as texts
 from sumpter_lab.cli.options import AddEstimateOption
 from sumpter_lab.cli.profile import ProfileOption, published
 from sumpter_lab.cli.whatif_options import (
@@ -23,6 +23,9 @@ from sumpter_lab.cli.whatif_options import (
     ArchitectureOption,
     BandwidthOption,
     BatchTimeOption,
+    CodecCoresOption,
+    CodecMinBytesOption,
+    CodecRateOption,
     CompressionOption,
     CreditOption,
     EfficiencyOption,
@@ -42,15 +45,13 @@ from sumpter_lab.cli.whatif_options import (
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
-    from sumpter_lab.whatif import Case, Outcome
+    from sumpter_lab.whatif import Case, CodecRate, Outcome
 
 EXAMPLE = (
     "Example: sumpter whatif --profile run.profile.json --workers 16,64 --bandwidth-gbps 10,25 "
     "--servers 0,16"
 )
-_MOST_MACHINES = 100_000
 _MOST_CASES = 100_000
-_MOST_BYTES = 1 << 60
 
 # Columns of text.
 _IN_WORDS = ("machines", "inside", "architecture")
@@ -67,6 +68,9 @@ def whatif(
     local_reduction: LocalReductionOption = "rule",
     architecture: ArchitectureOption = None,
     compression: CompressionOption = "1",
+    codec_rate: CodecRateOption = None,
+    codec_cores: CodecCoresOption = "1",
+    codec_min_bytes: CodecMinBytesOption = "64KiB",
     fusion_bytes: FusionBytesOption = "64MiB",
     fusion_timeout_ms: FusionTimeoutOption = "5",
     hop_latency_us: HopLatencyOption = "0",
@@ -89,26 +93,31 @@ def whatif(
     lists = _lists(machines)
     values = {
         **_machines(lists, workers, servers, bandwidth_gbps),
-        "compression": _numbers(compression, "--compression"),
-        "transport_efficiency": _numbers(transport_efficiency, "--transport-efficiency"),
-        "fusion_bytes": _sizes(fusion_bytes, "--fusion-bytes"),
+        "compression": texts.compressions(compression),
+        "codec_rate": texts.codec_rates(codec_rate),
+        "codec_cores": texts.numbers(codec_cores, "--codec-cores"),
+        "codec_min_bytes": texts.sizes(codec_min_bytes, "--codec-min-bytes"),
+        "transport_efficiency": texts.numbers(transport_efficiency, "--transport-efficiency"),
+        "fusion_bytes": texts.sizes(fusion_bytes, "--fusion-bytes"),
         "fusion_timeout_s": [
-            1e-3 * time_ms for time_ms in _numbers(fusion_timeout_ms, "--fusion-timeout-ms")
+            1e-3 * time_ms for time_ms in texts.numbers(fusion_timeout_ms, "--fusion-timeout-ms")
         ],
-        "partition_bytes": _sizes(partition_bytes, "--partition-bytes"),
-        "credit_bytes": _credits(credit_bytes),
+        "partition_bytes": texts.sizes(partition_bytes, "--partition-bytes"),
+        "credit_bytes": texts.credits(credit_bytes),
         "overlap_forward": [overlap_forward],
-        "order": _orders(order),
-        "hop_latency_s": [1e-6 * us for us in _numbers(hop_latency_us, "--hop-latency-us")],
-        "update_bytes_per_s": _rates(update_gb_per_s),
-        "local_reduction": _local_reductions(local_reduction, lists),
+        "order": texts.orders(order),
+        "hop_latency_s": [1e-6 * us for us in texts.numbers(hop_latency_us, "--hop-latency-us")],
+        "update_bytes_per_s": texts.rates(update_gb_per_s),
+        "local_reduction": texts.local_reductions(local_reduction, lists),
     }
-    architectures = _words(architecture, "--architecture")
-    times_s = [None] if batch_time_s is None else _numbers(batch_time_s, "--batch-time-s")
+    architectures = texts.words(architecture, "--architecture")
+    times_s = [None] if batch_time_s is None else texts.numbers(batch_time_s, "--batch-time-s")
     _check_count({"machines": lists or [None], **values}, architectures, times_s, advise)
     profiles = [_load(profile, format, time_s, add_estimate) for time_s in times_s]
     cases = _cases(lists, values, architectures)
     _check_used(values, {case.architecture for case in cases})
+    if codec_rate is not None and not advise and not any(map(_is_coded, cases)):
+        raise UsageError("--codec-rate is for codecs: name one in --compression, as int8")
     names = {text: name for name, text in lists.items()}
     if advise:
         _advise(profiles[0], cases[0], names, as_json)
@@ -124,7 +133,7 @@ def whatif(
 def _lists(files: str | None) -> dict[str, str]:
     """The texts of machine lists by the names of their files."""
     lists = {}
-    for name in [] if files is None else _parts(files, "--machines"):
+    for name in [] if files is None else texts.entries(files, "--machines"):
         try:
             lists[name] = Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -136,7 +145,7 @@ def _machines(
     lists: dict[str, str], workers: str | None, servers: str | None, gbps: str | None
 ) -> dict[str, list[Any]]:
     """Numbers of machines and bandwidths, as far as they are not those of lists."""
-    bandwidths = None if gbps is None else _numbers(gbps, "--bandwidth-gbps")
+    bandwidths = None if gbps is None else texts.numbers(gbps, "--bandwidth-gbps")
     if lists:
         for option, given in (("--workers", workers), ("--servers", servers)):
             if given is not None:
@@ -146,8 +155,8 @@ def _machines(
         option = "--workers" if workers is None else "--bandwidth-gbps"
         raise UsageError(f"{option} is missing; give it, or --machines FILE")
     return {
-        "workers": _counts(workers, "--workers", 1),
-        "servers": _counts("0" if servers is None else servers, "--servers", 0),
+        "workers": texts.counts(workers, "--workers", 1),
+        "servers": texts.counts("0" if servers is None else servers, "--servers", 0),
         "bandwidth_gbps": bandwidths,
     }
 
@@ -275,7 +284,7 @@ def _print(profile: Profile, rows: list[Row], names: dict[str, str]) -> None:
     if len({time_s for _, time_s, _ in rows}) == 1:
         head += f", {format_seconds(profile.iteration_s)} an iteration without communication"
     Console(highlight=False).print(Text(head, style="bold"))
-    for line in _listed(rows, names):
+    for line in (*_listed(rows, names), *_rates_of(rows)):
         typer.echo(line)
     print_parts(["", table], wraps=True)
 
@@ -298,6 +307,28 @@ def _listed(rows: list[Row], names: dict[str, str]) -> Iterator[str]:
             yield line
 
 
+def _rates_of(rows: list[Row]) -> Iterator[str]:
+    """How fast each codec is taken to be, once."""
+    from sumpter_lab.whatif.cases import rate_of
+
+    shown = dict.fromkeys(
+        (case.compression, rate_of(case), case.codec_rate is None)
+        for case, _, _ in rows
+        if _is_coded(case)
+    )
+    for codec, rate, measured in shown:
+        encode, decode, add = (1e-9 * each for each in rate)
+        source = "measured here" if measured else "as given"
+        yield (
+            f"{codec}: a core encodes {encode:.3g}, decodes {decode:.3g}, decodes and adds "
+            f"{add:.3g} GB/s of float32 ({source})"
+        )
+
+
+def _is_coded(case: Case) -> bool:
+    return isinstance(case.compression, str)
+
+
 def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], bool]]:
     """Title, text of a row, and whether it is shown although all rows have the same."""
     from sumpter.launch.figures import format_bytes, format_seconds
@@ -315,7 +346,10 @@ def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], boo
         ("servers", lambda row: str(row[0].servers), True),
         ("architecture", lambda row: row[0].architecture, True),
         ("Gb/s", lambda row: f"{row[0].bandwidth_gbps:g}", True),
-        ("compression", lambda row: f"{row[0].compression:g}", False),
+        ("compression", lambda row: _compression(row[0].compression), False),
+        ("codec rate", lambda row: _rate(row[0].codec_rate), False),
+        ("codec cores", lambda row: f"{row[0].codec_cores:g}", False),
+        ("codec from", lambda row: format_bytes(row[0].codec_min_bytes), False),
         ("efficiency", lambda row: f"{row[0].transport_efficiency:g}", False),
         ("fusion", lambda row: format_bytes(row[0].fusion_bytes), False),
         ("timeout", lambda row: f"{1e3 * row[0].fusion_timeout_s:g} ms", False),
@@ -328,6 +362,14 @@ def _columns(names: dict[str, str]) -> list[tuple[str, Callable[[Row], str], boo
     ]
 
 
+def _compression(compression: float | str) -> str:
+    return compression if isinstance(compression, str) else f"{compression:g}"
+
+
+def _rate(rate: CodecRate | None) -> str:
+    return "measured" if rate is None else "/".join(f"{1e-9 * each:g}" for each in rate)
+
+
 def _name(row: Row, names: dict[str, str]) -> str:
     text = row[0].machines
     return "" if text is None else Path(names[text]).stem
@@ -335,92 +377,6 @@ def _name(row: Row, names: dict[str, str]) -> str:
 
 def _varies(rows: list[Row], text: Callable[[Row], str]) -> bool:
     return len({text(row) for row in rows}) > 1
-
-
-def _parts(text: str, option: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise UsageError(f"{option} '{text}': an entry of the list is empty")
-    return list(dict.fromkeys(parts))
-
-
-def _words(text: str | None, option: str) -> list[str]:
-    from sumpter_lab.whatif import ARCHITECTURES
-
-    words = [] if text is None else _parts(text, option)
-    for word in words:
-        if word not in ARCHITECTURES:
-            raise UsageError(f"{option} {word}: expected {', '.join(ARCHITECTURES)}")
-    return words
-
-
-def _counts(text: str, option: str, least: int) -> list[int]:
-    counts = []
-    for part in _parts(text, option):
-        count = int(part) if part.isascii() and part.isdigit() and len(part) < 12 else -1
-        if not least <= count <= _MOST_MACHINES:
-            expected = f"a whole number from {least} to {_MOST_MACHINES}"
-            raise UsageError(f"{option} {part}: expected {expected}")
-        counts.append(count)
-    return list(dict.fromkeys(counts))
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    numbers = []
-    for part in _parts(text, option):
-        try:
-            number = float(part)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise UsageError(f"{option} {part}: expected a number")
-        numbers.append(number)
-    return list(dict.fromkeys(numbers))
-
-
-def _credits(text: str) -> list[int | None]:
-    """Sizes, or None for what a job takes by itself."""
-    parts = _parts(text, "--credit-bytes")
-    found = (None if part == "auto" else _sizes(part, "--credit-bytes")[0] for part in parts)
-    return list(dict.fromkeys(found))
-
-
-def _rates(text: str | None) -> list[float | None]:
-    """Bytes per second, or None for no updates on servers."""
-    if text is None:
-        return [None]
-    return [1e9 * gigabytes for gigabytes in _numbers(text, "--update-gb-per-s")]
-
-
-def _local_reductions(text: str, lists: dict[str, str]) -> list[str]:
-    from sumpter_lab.whatif import LOCAL_REDUCTIONS
-
-    parts = _parts(text, "--local-reduction")
-    for part in parts:
-        if part not in LOCAL_REDUCTIONS and not part.startswith("roots="):
-            expected = f"{', '.join(LOCAL_REDUCTIONS)} or roots=GPU+GPU"
-            raise UsageError(f"--local-reduction {part}: expected {expected}")
-    if not lists and parts != ["rule"]:
-        raise UsageError(f"--local-reduction {text} needs --machines with devices")
-    return parts
-
-
-def _orders(text: str) -> list[str | None]:
-    from sumpter_lab.whatif import ORDERS
-
-    parts = _parts(text, "--order")
-    for part in parts:
-        if part not in ("auto", *ORDERS):
-            raise UsageError(f"--order {part}: expected auto, {' or '.join(ORDERS)}")
-    return [None if part == "auto" else part for part in parts]
-
-
-def _sizes(text: str, option: str) -> list[int]:
-    sizes = [parse_size(part, option) for part in _parts(text, option)]
-    for size in sizes:
-        if size > _MOST_BYTES:
-            raise UsageError(f"{option} {size}: expected at most {_MOST_BYTES} bytes")
-    return list(dict.fromkeys(sizes))
 
 
 app = single(whatif, EXAMPLE)

@@ -74,7 +74,32 @@ ArchitectureOption = Annotated[
     ),
 ]
 CompressionOption = Annotated[
-    str, typer.Option("--compression", metavar="C,..", help="Divides the bytes sent.")
+    str,
+    typer.Option(
+        "--compression",
+        metavar="C,..",
+        help="A ratio that divides the bytes sent and takes no time, as in NetAI'20, or a codec "
+        "with its arguments: int8, topk:k=0.01,two_way=false.",
+    ),
+]
+CodecRateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--codec-rate",
+        metavar="R,..",
+        help="float32 that one core encodes, decodes, and decodes and adds in a second, in 10^9 "
+        "bytes: one number for all, or three as in 4/8/6 (default: measured on this machine).",
+    ),
+]
+CodecCoresOption = Annotated[
+    str,
+    typer.Option("--codec-cores", metavar="N,..", help="Cores of each machine that a codec has."),
+]
+CodecMinBytesOption = Annotated[
+    str,
+    typer.Option(
+        "--codec-min-bytes", metavar="SIZE,..", help="A codec leaves smaller tensors alone."
+    ),
 ]
 FusionBytesOption = Annotated[
     str, typer.Option("--fusion-bytes", metavar="SIZE,..", help="All-reduce: buffer size.")

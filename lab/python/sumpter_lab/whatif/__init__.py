@@ -7,7 +7,8 @@
     case = whatif.Case(workers=64, servers=16, architecture="sumpter", bandwidth_gbps=10)
     print(whatif.simulate(profile, [case])[0].scaling_factor)
 
-An exact event-driven simulation: no clock, no randomness, the same answer everywhere.
+An exact event-driven simulation: no clock, no randomness, the same answer everywhere, but for the
+speed of codecs where it is not given.
 `docs/user/whatif.md` says what it models and what not.
 """
 
@@ -23,6 +24,7 @@ from sumpter_lab.whatif.cases import (
     listed,
     simulate,
 )
+from sumpter_lab.whatif.codecs import CodecRate
 
 __all__ = [
     "ARCHITECTURES",
@@ -30,6 +32,7 @@ __all__ = [
     "ORDERS",
     "Advice",
     "Case",
+    "CodecRate",
     "Listed",
     "Outcome",
     "advise",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from sumpter._errors import ConfigError
 from sumpter.profiles import Profile
 from sumpter_lab.whatif.cases import Case, Outcome, simulate
+from sumpter_lab.whatif.codecs import TRIED
 
 # Less is not worth a change, and within what the model leaves out.
 _LEAST_GAIN = 0.01
@@ -40,7 +42,8 @@ def advise(
 ) -> tuple[Outcome, list[Advice]]:
     """The outcome of a case, and the changes that gain at least 1 %, the best first.
 
-    Of changes of one kind a larger one must gain 1 % more than a smaller one to be listed.
+    Of changes of one kind a larger one must gain 1 % more than a smaller one to be listed. Of
+    codecs the best is, or one that gains as much within 2 % and loses less of gradients.
     Without `bottlenecks`, those of the changed cases are not sought, which takes half the time.
     Raises ConfigError for a case that cannot be.
     """
@@ -53,6 +56,7 @@ def advise(
         for (kind, change, changed), outcome in zip(changes, outcomes, strict=True)
     ]
     advice.append(_larger_batch(profile, case, now, bottlenecks))
+    advice.extend(_codec(profile, case, now, bottlenecks))
     return now, sorted(_worthwhile(advice), key=lambda one: -one.gain)
 
 
@@ -67,6 +71,7 @@ def in_words(outcome: Outcome, advice: list[Advice]) -> list[str]:
         "network": "; most of it is waiting for links.",
         "addition": "; most of it is waiting for additions.",
         "inside": "; most of it is waiting for links inside machines.",
+        "codec": "; most of it is waiting for the codec.",
     }
     sentences = [f"{cost} an iteration{causes.get(outcome.bottleneck, '.')}"]
     if not advice:
@@ -97,7 +102,7 @@ def _changes(case: Case) -> Iterator[tuple[str, str, Case]]:
         between = " between machines" if case.machines is not None else ""
         change = f"{factor} times the bandwidth{between}, {bandwidth_gbps:g} Gb/s"
         yield "bandwidth", change, replace(case, bandwidth_gbps=bandwidth_gbps)
-    for factor in _COMPRESSION_FACTORS:
+    for factor in _COMPRESSION_FACTORS if not isinstance(case.compression, str) else ():
         change = f"compression to {1 / factor:.0%} of the bytes sent now"
         yield "compression", change, replace(case, compression=factor * case.compression)
     for servers in sorted({case.workers // part for part in _HELPER_PARTS}):
@@ -106,6 +111,29 @@ def _changes(case: Case) -> Iterator[tuple[str, str, Case]]:
             machines = "CPU machine" if servers == 1 else "CPU machines"
             change = f"{servers} {machines} that help to sum, with Sumpter"
             yield "servers", change, replace(case, servers=servers, architecture="sumpter")
+
+
+def _codec(profile: Profile, case: Case, now: Outcome, bottleneck: bool) -> Iterator[Advice]:
+    """The best codec; none beside a ratio, which stands for one already."""
+    if not isinstance(case.compression, str) and case.compression != 1:
+        return
+    tried: list[tuple[float, Case]] = []
+    for codec in TRIED:
+        # The rate that a case gives is its codec's.
+        rate = case.codec_rate if case.compression == 1 else None
+        changed = replace(case, compression=codec, codec_rate=rate)
+        try:
+            (outcome,) = simulate(profile, [changed], bottleneck=False)
+        except ConfigError:
+            continue  # It does not fit one of the tensors.
+        tried.append((now.iteration_time_s / outcome.iteration_time_s - 1, changed))
+    if not tried:
+        return
+    best = max(gain for gain, _ in tried)
+    gain, changed = next(one for one in tried if (1 + one[0]) / (1 + best) >= _AS_MUCH)
+    (outcome,) = simulate(profile, [changed], bottleneck=bottleneck)
+    change = f"the codec {changed.compression}, which changes numerics"
+    yield Advice(change, gain, changed, outcome, "codec")
 
 
 def _larger_batch(profile: Profile, case: Case, now: Outcome, bottleneck: bool) -> Advice:

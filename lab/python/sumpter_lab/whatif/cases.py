@@ -9,6 +9,7 @@ from typing import Any
 
 from sumpter.profiles import Profile
 from sumpter_lab import _native
+from sumpter_lab.whatif.codecs import CodecRate, measured
 
 ARCHITECTURES = ("allreduce", "ps", "sumpter")
 # In which partitions begin: as their gradients get ready, or as the next forward pass needs them.
@@ -33,7 +34,9 @@ class Case:
     servers: int = 0  # CPU machines that help
     architecture: str = "allreduce"  # one of ARCHITECTURES
     bandwidth_gbps: float = 100.0  # of each machine, each way
-    compression: float = 1.0  # divides the bytes on the links, and nothing else
+    # A ratio that divides the bytes on the links, and nothing else; or a codec as in
+    # "topk:k=0.01", which takes the cores' time and leaves small tensors alone.
+    compression: float | str = 1.0
     transport_efficiency: float = 1.0  # the part of the bandwidth that is used
     fusion_bytes: int = 64 << 20
     fusion_timeout_s: float = 0.005
@@ -48,6 +51,11 @@ class Case:
     # other than its slowest GPU machine's all links between machines change in proportion.
     machines: str | None = None
     local_reduction: str = "rule"  # one of LOCAL_REDUCTIONS, or "roots=GPU+GPU"
+    # Of a codec: how fast one core is (None: as measured on this machine), how many cores of each
+    # machine code, and the size below which tensors travel as they are.
+    codec_rate: CodecRate | None = None
+    codec_cores: float = 1.0
+    codec_min_bytes: int = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -95,8 +103,8 @@ class Outcome:
     scaling_factor: float  # compute time over iteration time
     iteration_time_s: float
     overhead_s: float  # what communication adds
-    # "network", "addition", "inside" for links inside machines, or "none" where overhead is under
-    # 1 %; None if it was not asked for
+    # "network", "addition", "inside" for links inside machines, "codec", or "none" where overhead
+    # is under 1 %; None if it was not asked for
     bottleneck: str | None
 
 
@@ -104,12 +112,13 @@ def simulate(profile: Profile, cases: Sequence[Case], *, bottleneck: bool = True
     """One outcome for each case, in order. Without the bottleneck it is two to four times faster.
 
     Cases that follow one another and differ in neither machines, architecture nor partition size
-    share the work of placing partitions. Raises ConfigError, which names the field and what was
+    share the work of placing partitions. The rates of codecs that no case gives are measured, and
+    differ a little from process to process. Raises ConfigError, which names the field and what was
     expected, for a case that cannot be.
     """
     request = {
         "profile": _profile(profile),
-        "cases": [asdict(case) for case in cases],
+        "cases": [_case(case) for case in cases],
         "bottleneck": bottleneck,
     }
     answers = json.loads(_native.whatif(json.dumps(request)))
@@ -122,7 +131,32 @@ def described(case: Case, outcome: Outcome) -> dict[str, Any]:
     if case.machines is not None:
         names += ("local_reduction",)
     results = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
+    if isinstance(case.compression, str):
+        coding = {"codec_rate": rate_of(case)._asdict(), "codec_cores": case.codec_cores}
+        results = coding | results
     return {name: getattr(case, name) for name in names} | results
+
+
+def rate_of(case: Case) -> CodecRate:
+    """How fast the codec of a case is: what it says, else what this machine measures."""
+    if case.codec_rate is not None:
+        return case.codec_rate
+    return measured(str(case.compression))
+
+
+def _case(case: Case) -> dict[str, Any]:
+    request = asdict(case)
+    for name in ("codec_rate", "codec_cores", "codec_min_bytes"):
+        del request[name]
+    if not isinstance(case.compression, str):
+        return request | {"codec": None}
+    codec = {
+        "name": case.compression,
+        "rates": list(rate_of(case)),
+        "cores": case.codec_cores,
+        "least_bytes": case.codec_min_bytes,
+    }
+    return request | {"compression": 1.0, "codec": codec}
 
 
 def _profile(profile: Profile) -> dict[str, Any]:
@@ -131,5 +165,6 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "backward_s": profile.backward_s,
         "forward_s": profile.forward_times_s,
         "tensors": [(tensor.layer, tensor.bytes, tensor.ready_s) for tensor in profile.tensors],
+        "dtypes": [tensor.dtype for tensor in profile.tensors],
         "add": profile.add,
     }
