@@ -25,7 +25,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python sim mutants sanitize fuzz matrix wheel-check bench chaos docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools sim mutants sanitize fuzz matrix wheel-check bench chaos docs server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -60,8 +60,11 @@ test-rust: setup
 	cargo test --release --locked --workspace
 	cargo test --release --locked --workspace $(addprefix --bench ,$(BENCHES)) -- --test
 
-test-python: setup
+test-python: setup kubernetes-tools
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
+
+kubernetes-tools: setup ## Fetch Helm and the schemas that the tests of deploy/ need, once.
+	@$(BIN)/python tests/kubernetes/tools.py $(TOOLS)/kubernetes
 
 sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \

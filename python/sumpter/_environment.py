@@ -9,6 +9,7 @@ rank and a number of workers decides; what others say of the same rank fills the
 import difflib
 import logging
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,15 @@ _JOB_MARKS = (
 _OWN_PREFIX = "SUMPTER_"
 # The only variables of this prefix that are not in the table, as they are none of a job.
 _OF_TESTS = ("SUMPTER_SIM_SEED", "SUMPTER_SIM_SEEDS", "SUMPTER_SIM_LARGE_SEEDS")
+
+# What Kubernetes sets in every pod for a Service of the pod's namespace: its name in capitals, and
+# one of these. A Service whose name begins with `sumpter-` is no setting.
+_SERVICE_LINK = re.compile(
+    r"(\w+?)_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
+)
+
+# What torchrun takes for its options, by which Kubeflow and others describe a job to it.
+_AGENT = ("PET_NNODES", "PET_NPROC_PER_NODE")
 
 _IDENTITY = ("rank", "world_size")
 _PLACE = (*_IDENTITY, "local_rank", "local_size")
@@ -93,8 +103,14 @@ def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
         name
         for name in sorted(environment)
         if name.startswith(_OWN_PREFIX) and name not in known and name not in _OF_TESTS
+        if not _is_of_a_service(name, environment)
     ]
     return [(name, nearest(name, known, _OWN_PREFIX)) for name in unknown]
+
+
+def _is_of_a_service(name: str, environment: Mapping[str, str]) -> bool:
+    link = _SERVICE_LINK.fullmatch(name)
+    return link is not None and f"{link[1]}_SERVICE_HOST" in environment
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
@@ -182,6 +198,7 @@ def _place(
     if decisive is None:
         _byteps.check_worker(environment)
         _check_incomplete(environment, layouts, given)
+        _check_agent(environment, given)
         return {name: text for _, said in reversed(layouts) for name, text in said.items()}
     chosen = dict(layouts)[decisive]
     _check_numbers(environment, decisive, chosen)
@@ -267,6 +284,25 @@ def _check_incomplete(
                     f"{_variable(environment, launcher, name)} is set but {missing} is not: "
                     f"{launcher.name} sets both, and without them the job's size is unknown"
                 )
+
+
+def _check_agent(environment: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuses a job of many processes that torchrun was to start and did not.
+
+    Without its variables each process would be a job of one, and train alone.
+    """
+    if "world_size" in given or environment.get("WORLD_SIZE", "").strip():
+        return
+    for name in _AGENT:
+        text = environment.get(name, "").strip()
+        # The number of nodes may be a range, as 2:4.
+        most = text.rpartition(":")[2]
+        if most.isdigit() and int(most) > 1:
+            raise ConfigError(
+                f"{name} is {text}, but RANK and WORLD_SIZE are not set: the job is described to "
+                "torchrun, which has not started this process; start the script by `torchrun "
+                "SCRIPT` instead of python"
+            )
 
 
 def _contradiction(

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, UnixListener};
 use sumpter_config::{Config, ConfigError, LocalLink, TlsFiles};
@@ -30,20 +31,72 @@ pub(crate) struct Listeners {
     pub tls: Option<TlsConfig>,
 }
 
-/// The network interfaces of this process.
+/// Back-off while the coordinator's name is unknown, initial and maximal. No event announces names.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The interval of the message that says what is waited for.
+const NOTICE_EVERY: Duration = Duration::from_secs(3);
+
+/// The network interfaces of this process; `None` when interrupted.
+///
+/// A coordinator whose name is unknown, or to which no way leads, is waited for as one that does
+/// not answer is, for `start_timeout_s`: cluster managers make the name of a process known when it
+/// starts.
 ///
 /// # Errors
 /// [`NodeError::Start`] if one that was asked for cannot be used, or none leads to the coordinator.
-pub(crate) fn interfaces(config: &Config) -> Result<Interfaces, NodeError> {
+pub(crate) fn interfaces(
+    config: &Config,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<Interfaces>, NodeError> {
     let coordinator = coordinator(config)?;
-    let found = Interfaces::find(coordinator, &config.interfaces);
-    let found = found.map_err(|error| match config.interfaces.as_slice() {
-        [] => format!("no address to reach coordinator {coordinator} from: {error}"),
-        _ => format!("setting interfaces: {error}"),
-    });
-    let interfaces = found.map_err(NodeError::Start)?;
-    interfaces.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    Ok(interfaces)
+    // What needs no network is checked before the wait for it.
+    token(config)?;
+    let find = || Interfaces::find(coordinator, &config.interfaces);
+    let found = match config.interfaces.as_slice() {
+        [] => patiently(find, coordinator, config.start_timeout(), interrupted)?,
+        _ => {
+            Some(find().map_err(|error| NodeError::Start(format!("setting interfaces: {error}")))?)
+        }
+    };
+    let warnings = found.iter().flat_map(Interfaces::warnings);
+    warnings.for_each(|warning| tracing::warn!("{warning}"));
+    Ok(found)
+}
+
+/// Asks for the way to the coordinator until there is one, or `limit` has passed.
+fn patiently<T>(
+    find: impl Fn() -> std::io::Result<T>,
+    coordinator: &str,
+    limit: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<T>, NodeError> {
+    let begun = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let mut next_notice = NOTICE_EVERY;
+    loop {
+        let error = match find() {
+            Ok(found) => return Ok(Some(found)),
+            Err(error) => error,
+        };
+        let waited = begun.elapsed();
+        let seconds = waited.as_secs();
+        if waited >= limit {
+            return Err(NodeError::Start(format!(
+                "no way to the coordinator at {coordinator} in {seconds} s: {error}; is the name \
+                 right, and is this machine on a network?"
+            )));
+        }
+        if waited >= next_notice {
+            tracing::warn!("waiting for the coordinator at {coordinator} for {seconds} s: {error}");
+            next_notice = waited + NOTICE_EVERY;
+        }
+        if interrupted() {
+            return Ok(None);
+        }
+        sleep(pause.min(limit.saturating_sub(waited)));
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// The listeners of the process's lane with this number, at the `own` interfaces that it belongs to
@@ -251,4 +304,43 @@ pub(crate) fn access(config: &Config) -> Result<(&str, Token, Option<Tls>), Node
         )
     })?;
     Ok((coordinator, token, tls(config)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    fn unknown() -> Error {
+        Error::new(ErrorKind::NotFound, "Name or service not known")
+    }
+
+    #[test]
+    fn a_coordinator_whose_name_appears_late_is_waited_for() {
+        let tries = Cell::new(0);
+        let find = || {
+            tries.set(tries.get() + 1);
+            if tries.get() < 3 { Err(unknown()) } else { Ok("eth0") }
+        };
+        let found = patiently(find, "coordinator:7700", Duration::from_secs(60), &mut || false);
+        assert_eq!(found.unwrap(), Some("eth0"));
+        assert_eq!(tries.get(), 3);
+    }
+
+    #[test]
+    fn a_name_that_never_appears_is_named_with_what_the_system_says() {
+        let find = || Err::<(), _>(unknown());
+        let found = patiently(find, "coordinator:7700", Duration::ZERO, &mut || false);
+        let message = found.unwrap_err().to_string();
+        assert!(message.contains("coordinator:7700") && message.contains("not known"), "{message}");
+    }
+
+    #[test]
+    fn the_wait_for_a_name_can_be_interrupted() {
+        let find = || Err::<(), _>(unknown());
+        let found = patiently(find, "coordinator:7700", Duration::from_secs(60), &mut || true);
+        assert_eq!(found.unwrap(), None);
+    }
 }

@@ -60,7 +60,8 @@ enum End {
 /// # Errors
 /// [`NodeError`] when it cannot join, or the coordinator stays away for the start time-out.
 pub fn serve(config: &Config, interrupted: &mut dyn FnMut() -> bool) -> Result<(), NodeError> {
-    let lanes = Lanes::start(config)?;
+    let Some(interfaces) = interfaces(config, interrupted)? else { return Ok(()) };
+    let lanes = Lanes::start(config, interfaces)?;
     let announced = (lanes.views.clone(), &lanes.interfaces);
     let options = join_options(config, Role::Server, announced)?;
     let metrics = OfServer::start(config, &options.host, lanes.remotes.clone());
@@ -108,11 +109,10 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn start(config: &Config) -> Result<Lanes, NodeError> {
+    fn start(config: &Config, interfaces: Interfaces) -> Result<Lanes, NodeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = if config.lanes == 0 { cores } else { config.lanes as usize };
         let tls = data_tls(config)?;
-        let interfaces = interfaces(config)?;
         // As many as cores, but at least one for each interface.
         let count = if config.lanes == 0 { count.max(interfaces.all.len()) } else { count };
         let of_lanes = interfaces.of_lanes(count);

@@ -3,7 +3,9 @@
 //!
 //! Options become settings of the one table in `sumpter-config`, so that this binary and the
 //! Python command accept the same names, values and environment. Exit codes are also the same: 2
-//! for wrong usage, 1 for a failure, each with one line on standard error.
+//! for wrong usage, 1 for a failure, each with one line on standard error, and 128 plus its number
+//! after a signal, so that a cluster manager can tell a server that was evicted from one whose work
+//! is done.
 #![forbid(unsafe_code)]
 
 mod options;
@@ -11,7 +13,7 @@ mod options;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,7 +29,8 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match run(&Options::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(signal)) => ExitCode::from(128 + signal),
         Err(Failure::Config(error)) => report(&error, USAGE),
         Err(Failure::Node(error)) => report(&error, FAILURE),
         Err(Failure::Signals(error)) => report(&error, FAILURE),
@@ -40,30 +43,43 @@ enum Failure {
     Signals(std::io::Error),
 }
 
-fn run(command: &Command) -> Result<(), Failure> {
+/// Runs a role until its work is done, or until a signal, which is the answer.
+fn run(command: &Command) -> Result<Option<u8>, Failure> {
     let config = sumpter_config::load(&command.settings()).map_err(Failure::Config)?;
     start_log(&config);
-    let stop = stop_flag().map_err(Failure::Signals)?;
+    let stop = Stop::on_signals().map_err(Failure::Signals)?;
     let mut told = false;
-    // Once: the second signal needs no answer, see `stop_flag`.
-    let mut interrupted = || stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true);
+    // Once: the second signal needs no answer, see `Stop`.
+    let mut interrupted = || stop.signal().is_some() && !std::mem::replace(&mut told, true);
     let done = match command {
         Command::Serve(_) => sumpter_node::serve(&config, &mut interrupted),
         Command::Coordinator(options) => {
             sumpter_node::run_coordinator(&options.listen, &config, &mut interrupted)
         }
     };
-    done.map_err(Failure::Node)
+    done.map_err(Failure::Node)?;
+    Ok(stop.signal())
 }
 
 /// Raised by SIGINT and SIGTERM, to leave in order; a second signal ends the process at once.
-fn stop_flag() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
-        flag::register(signal, Arc::clone(&stop))?;
+struct Stop(Arc<AtomicUsize>);
+
+impl Stop {
+    fn on_signals() -> std::io::Result<Stop> {
+        let raised = Arc::new(AtomicBool::new(false));
+        let number = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&raised))?;
+            flag::register(signal, Arc::clone(&raised))?;
+            flag::register_usize(signal, Arc::clone(&number), signal.unsigned_abs() as usize)?;
+        }
+        Ok(Stop(number))
     }
-    Ok(stop)
+
+    /// The signal that has come.
+    fn signal(&self) -> Option<u8> {
+        u8::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
+    }
 }
 
 /// Logs to standard error; standard output stays free for what a user asks for.

@@ -425,3 +425,24 @@ def test_a_server_in_a_step_has_the_rack_of_its_node(unlaunched: pytest.MonkeyPa
     assert _environment.rack({"rack": "mine"}) == {}
     unlaunched.setenv("SUMPTER_RACK", "mine")
     assert _environment.rack({}) == {}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PET_NNODES": "2", "PET_NODE_RANK": "0"},
+        {"PET_NNODES": "1:4"},
+        {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "8"},
+    ],
+)
+def test_a_job_described_to_torchrun_does_not_run_without_it(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="PET_.*but RANK and WORLD_SIZE.*torchrun SCRIPT"):
+        understand(environment, {})
+    # What torchrun starts has its variables as well.
+    assert understand({**environment, **TORCHRUN}, {}).world_size == "4"
+    assert understand(environment, {"rank": "1", "world_size": "2"}).rank == "1"
+
+
+def test_a_job_of_one_process_needs_no_torchrun() -> None:
+    alone = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto"}
+    assert understand(alone, {}).world_size == "1"

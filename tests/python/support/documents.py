@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parents[3]
-LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html"}
+LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html", "mermaid"}
 MARKS = {"file", "run", "needs", "excerpt", "message"}
 PROGRAMS = {"sumpter", "sumpter-server"}
+# They take names of releases and namespaces, which may be a program's.
+NAMING = {"helm", "kubectl"}
 
 _FENCE = re.compile(r"^( *)```([\w-]*)[ ]*$")
 _MARK = re.compile(r"^ *<!-- (.*) -->$")
@@ -117,6 +119,8 @@ def simple_commands(text: str) -> Iterator[list[str]]:
 def own_commands(text: str) -> Iterator[list[str]]:
     """Commands of Sumpter, also behind variables, `srun`, `ssh` and the like."""
     for words in simple_commands(text):
+        if words[0] in NAMING:
+            continue
         for index, word in enumerate(words):
             if PurePath(word).name in PROGRAMS:
                 yield words[index:]

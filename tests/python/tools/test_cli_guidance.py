@@ -125,6 +125,20 @@ class TestMisspelledVariables:
         assert _environment.unknown_variables({**known, "SUMPTER_SIM_SEED": "1"}) == []
         assert _environment.unknown_variables({"SUMPTER_QQQQQ": "1"}) == [("SUMPTER_QQQQQ", "")]
 
+    def test_what_kubernetes_sets_for_a_service_is_not_warned_about(self) -> None:
+        service = {
+            "SUMPTER_COORDINATOR_SERVICE_HOST": "10.0.0.7",
+            "SUMPTER_COORDINATOR_SERVICE_PORT": "7700",
+            "SUMPTER_COORDINATOR_SERVICE_PORT_CONTROL": "7700",
+            "SUMPTER_COORDINATOR_PORT": "tcp://10.0.0.7:7700",
+            "SUMPTER_COORDINATOR_PORT_7700_TCP": "tcp://10.0.0.7:7700",
+            "SUMPTER_COORDINATOR_PORT_7700_TCP_ADDR": "10.0.0.7",
+        }
+        assert _environment.unknown_variables(service) == []
+        # Without the first it is no Service's.
+        alone = {"SUMPTER_COORDINATOR_PORT": "7700"}
+        assert len(_environment.unknown_variables(alone)) == 1
+
 
 class TestMissingPackages:
     """In a process that cannot find torch, as after `pip install sumpter`."""

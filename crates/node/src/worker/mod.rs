@@ -77,7 +77,7 @@ impl Worker {
         config: &Config,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Worker, NodeError> {
-        let interfaces = interfaces(config)?;
+        let interfaces = interfaces(config, interrupted)?.ok_or(NodeError::Interrupted)?;
         let (started, start) = unbounded();
         let (event_loops, lanes) = event_loops(config, &interfaces, &started)?;
         drop(started);
