@@ -217,15 +217,15 @@ impl<M> Operations<M> {
         self.tensors.get(&(tensor, tier, None))?.active
     }
 
-    /// The lane of a partition of a tensor in a round.
-    pub(super) fn lane_of(
+    /// Where a partition of a tensor is in a round.
+    pub(super) fn place_in(
         &self,
         (tensor, tier): (TensorId, Tier),
         number: u32,
         round: Round,
-    ) -> Option<ConnId> {
+    ) -> Option<&Place> {
         let places = self.rounds_of(tensor, tier, number)?.layout.of(round);
-        find(places, number).map(|part| places[part].lane)
+        find(places, number).map(|part| &places[part])
     }
 
     /// The active operation that a frame of a lane is about, if it is not of the past, and which

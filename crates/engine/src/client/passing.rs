@@ -90,7 +90,8 @@ impl<M: Memory> Client<M> {
 
     /// Every worker that gets the result of a passed-on partition from here has it, or does not
     /// need it: acknowledges it to the lane that made it, in the tier to which the subtotal went;
-    /// at once if others wait for that. Whether the lane will report that everyone has it.
+    /// at once if others wait for that, as for one who carries what the code of the sum leaves out.
+    /// Whether the lane will report that everyone has it.
     pub fn acknowledge(
         &mut self,
         (tensor, tier): (TensorId, Tier),
@@ -98,9 +99,10 @@ impl<M: Memory> Client<M> {
         round: Round,
         at_once: bool,
     ) -> bool {
-        let Some(lane) = self.operations.lane_of((tensor, tier), number, round) else {
+        let Some(place) = self.operations.place_in((tensor, tier), number, round) else {
             return false;
         };
+        let (lane, carries) = (place.lane, place.carrier == Some(self.settings.rank));
         let key = (tensor, tier, number);
         let link = &mut self.links[lane];
         if link.releases && !link.retains && !link.resident {
@@ -112,7 +114,7 @@ impl<M: Memory> Client<M> {
             let header = Header::new(FrameKind::Ack, self.settings.epoch, tensor);
             let header = Header { tier, partition: number, round, ..header };
             link.sender.push_control(&header, &[]);
-            if at_once && link.releases {
+            if carries || (at_once && link.releases) {
                 self.links.touch(lane);
             }
         }

@@ -22,7 +22,7 @@ fn values(rank: u32) -> Vec<f32> {
 
 #[test]
 fn a_sum_is_within_the_error_of_its_codec_wherever_its_workers_are() {
-    let layouts: [(&[&str], u32, &str); 4] = [
+    let layouts: [(&[&str], usize, &str); 4] = [
         (&["a", "b"], 0, "1"),
         (&["a", "b", "c"], 2, "1"),
         (&["a", "a", "b"], 1, "1"),
