@@ -15,7 +15,7 @@ from sumpter_lab import profiles, whatif
 from sumpter_lab.scaffold.results.document import DocumentError
 from sumpter_lab.whatif import byteps, racks
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 CLUSTERS = ROOT / "examples" / "clusters"
 NVLINK = CLUSTERS / "nvlink.toml"
 RACKS = CLUSTERS / "racks.toml"
