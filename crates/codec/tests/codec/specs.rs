@@ -71,8 +71,11 @@ fn errors_name_the_codec_and_the_remedy() {
             "no codec is called 'gzip': give one of fp16, bf16, int8, fp8, onebit, topk, randomk, \
              dithering, powersgd",
         ),
-        ("int8:level=9", "codec int8 takes no argument 'level': give scale, ef, nan, momentum"),
-        ("fp16:k=3", "codec fp16 takes no argument 'k': give ef, nan, momentum"),
+        (
+            "int8:level=9",
+            "codec int8 takes no argument 'level': give scale, ef, nan, two_way, sum_ef, momentum",
+        ),
+        ("fp16:k=3", "codec fp16 takes no argument 'k': give ef, nan, two_way, sum_ef, momentum"),
         ("topk", &format!("codec topk: k=: {count}")),
         ("topk:k=0", &format!("codec topk: k=0: {count}")),
         ("topk:k=-1", &format!("codec topk: k=-1: {count}")),
