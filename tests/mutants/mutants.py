@@ -491,7 +491,8 @@ MUTANTS = [
         "what was encoded in vain is left out of the next round as well",
         "1: exactly once",
         "client/residuals.rs",
-        "            kept.encoded.remove(within.clone());\n            kept.flushed.remove(within);",
+        "            kept.encoded.remove(within.clone());\n"
+        "            kept.flushed.remove(within);",
         "            kept.flushed.remove(within);",
     ),
     Mutant(

@@ -4,16 +4,11 @@ use std::fmt;
 
 use sumpter_types::Rank;
 
-use crate::frame::{FrameError, word};
-
 /// Bytes of a [`CodingSpec`], which may follow a partition's spec.
 pub const CODING_BYTES: usize = 24;
 
 /// The longest text that says what a codec is, in bytes.
 pub const MAX_CODEC_BYTES: usize = 1024;
-
-/// In place of a rank.
-const NOBODY: u32 = u32::MAX;
 
 /// Names a codec with its arguments on a connection: a hash of its canonical text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,29 +32,6 @@ pub struct CodingSpec {
     /// The worker that gets the sum as `f32` and keeps what its code leaves out; the others get the
     /// code once this worker has the sum.
     pub carrier: Option<Rank>,
-}
-
-impl CodingSpec {
-    pub(crate) fn encode(&self) -> [u8; CODING_BYTES] {
-        let mut out = [0; CODING_BYTES];
-        out[..4].copy_from_slice(&self.codec.0.to_le_bytes());
-        out[4..12].copy_from_slice(&self.elements.to_le_bytes());
-        out[12..20].copy_from_slice(&self.block.to_le_bytes());
-        let carrier = self.carrier.map_or(NOBODY, |rank| rank.0);
-        out[20..].copy_from_slice(&carrier.to_le_bytes());
-        out
-    }
-
-    pub(crate) fn decode(bytes: &[u8; CODING_BYTES]) -> Result<CodingSpec, FrameError> {
-        let long = |at| u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32;
-        let carrier = Some(Rank(word(bytes, 20))).filter(|rank| rank.0 != NOBODY);
-        let (codec, elements, block) = (CodecId(word(bytes, 0)), long(4), long(12));
-        let spec = CodingSpec { codec, elements, block, carrier };
-        match spec.elements {
-            0 => Err(FrameError::Spec { field: "elements", value: 0 }),
-            _ => Ok(spec),
-        }
-    }
 }
 
 /// The id of a codec: an FNV-1a hash of its canonical text, so that all agree without asking. A

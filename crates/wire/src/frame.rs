@@ -9,7 +9,7 @@ use sumpter_types::{
     CallNumber, Collective, Dtype, Epoch, GroupId, MAX_SLOTS, Rank, ReduceOp, Round, TensorId,
 };
 
-use crate::coding::{CODING_BYTES, CodingSpec, MAX_CODEC_BYTES};
+use crate::coding::{CODING_BYTES, CodecId, CodingSpec, MAX_CODEC_BYTES};
 use crate::snapshot::SNAPSHOT_BYTES;
 use crate::variable::{APPLY_BYTES, MAX_NORM_BYTES, UPDATE_BYTES, VariableSpec};
 
@@ -258,8 +258,8 @@ impl Header {
             FrameKind::Begin => (
                 [0, ROUTE_BYTES, CODING_BYTES].map(|more| BEGIN_BYTES + more).contains(&length)
                     || length.checked_sub(MAX_BEGIN_BYTES).is_some_and(orders),
-                "the partition spec's, or that and a route's or a codec's, or that, the update's and \
-                 an order's",
+                "the partition spec's, or that and a route's or a codec's, or that, the update's \
+                 and an order's",
             ),
             FrameKind::Push | FrameKind::Result => (length > 0, "at least 1"),
             FrameKind::Done if self.tier == Tier::Worker => (orders(length), "an order's"),
@@ -355,6 +355,32 @@ impl Route {
             value => return Err(FrameError::Spec { field: "keeps", value: value.into() }),
         };
         Ok(Route { lane, group, rank: Rank(word(bytes, 8)), keeps })
+    }
+}
+
+/// In place of a rank.
+const NOBODY: u32 = u32::MAX;
+
+impl CodingSpec {
+    fn encode(&self) -> [u8; CODING_BYTES] {
+        let mut out = [0; CODING_BYTES];
+        out[..4].copy_from_slice(&self.codec.0.to_le_bytes());
+        out[4..12].copy_from_slice(&self.elements.to_le_bytes());
+        out[12..20].copy_from_slice(&self.block.to_le_bytes());
+        let carrier = self.carrier.map_or(NOBODY, |rank| rank.0);
+        out[20..].copy_from_slice(&carrier.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8; CODING_BYTES]) -> Result<CodingSpec, FrameError> {
+        let long = |at| u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32;
+        let carrier = Some(Rank(word(bytes, 20))).filter(|rank| rank.0 != NOBODY);
+        let (codec, elements, block) = (CodecId(word(bytes, 0)), long(4), long(12));
+        let spec = CodingSpec { codec, elements, block, carrier };
+        match spec.elements {
+            0 => Err(FrameError::Spec { field: "elements", value: 0 }),
+            _ => Ok(spec),
+        }
     }
 }
 

@@ -175,8 +175,8 @@ impl Residuals {
         }
     }
 
-    /// Elements of the round under way are summed anew in another epoch: what was encoded of them, or
-    /// went as it is, counts no more.
+    /// Elements of the round under way are summed anew in another epoch: what was encoded of them,
+    /// or went as it is, counts no more.
     pub(super) fn begin_anew(&mut self, tensor: TensorId, dtype: Dtype, origin: usize, len: usize) {
         if let Some(kept) = self.tensors.get_mut(&tensor) {
             let within = kept_bytes(dtype, origin, len);

@@ -1,5 +1,7 @@
 //! What arrives: frames of a child, each checked against what the lane knows before it counts.
 
+use std::ops::Range;
+
 use sumpter_observe::EventKind;
 use sumpter_types::{Collective, Rank};
 use sumpter_wire::{
@@ -293,16 +295,7 @@ impl Lane {
             if header.chunk < finished && partition.is_released(slot) {
                 return Err(Violation::state(format!("rank {rank} had the result before")));
             }
-            if !partition.holds_back(slot, rank) {
-                for chunk in header.chunk..finished {
-                    self.send_value((id, priority), at, ChunkPlace { slot, chunk });
-                }
-            }
-            let partition = self.jobs[of_job].partition(at);
-            let updates = partition.spec.variable.is_some();
-            if updates && partition.is_mirrored(slot) && partition.awaits_mirrors(rank) {
-                self.send_done(id, at, slot);
-            }
+            self.send_finished((id, priority), at, slot, header.chunk..finished);
         } else if complete && !completes && self.is_over(of_job, at, slot) {
             self.send_done(id, at, slot);
         }
@@ -324,6 +317,28 @@ impl Lane {
             self.admit_resident((of_job, rank), at, slot, now);
         }
         Ok(())
+    }
+
+    /// Sends a child that has begun a round what is finished of it.
+    fn send_finished(
+        &mut self,
+        (id, priority): (ConnId, i32),
+        at: PartitionIndex,
+        slot: usize,
+        chunks: Range<u32>,
+    ) {
+        let conn = self.conns[id.0].as_ref().expect("an open connection");
+        let (of_job, rank) = (conn.job, conn.rank);
+        if !self.jobs[of_job].partition(at).holds_back(slot, rank) {
+            for chunk in chunks {
+                self.send_value((id, priority), at, ChunkPlace { slot, chunk });
+            }
+        }
+        let partition = self.jobs[of_job].partition(at);
+        let updates = partition.spec.variable.is_some();
+        if updates && partition.is_mirrored(slot) && partition.awaits_mirrors(rank) {
+            self.send_done(id, at, slot);
+        }
     }
 
     /// The child in this process is in: its contribution can be had from now on.

@@ -76,8 +76,8 @@ impl Tensor {
         Some(Arc::new(Coding::new(&Registry::new(), &spec, elements, 0..elements).unwrap()))
     }
 
-    /// Who keeps what the codes of sums leave out, by stretches of the tensor: always the same, or the
-    /// hub of its machine.
+    /// Who keeps what the codes of sums leave out, by stretches of the tensor: always the same, or
+    /// the hub of its machine.
     fn carriers(&self) -> Vec<(Range<usize>, Rank)> {
         let coding =
             self.codec.map(|text| Codec::new(&text.parse().unwrap(), self.elements as u64));

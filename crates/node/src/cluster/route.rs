@@ -62,14 +62,7 @@ pub(crate) fn route(
     let at_root = rooted.and_then(|rank| cluster.lane_of(rank));
     let (hubs, lanes) = cluster.hubs_of(Planned::tensor(spec, planned));
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
-        let group = client.define_group(members);
-        let place = |(number, PlacedPartition { root, offset, bytes, variable, carrier, .. })| {
-            let place = Place::new(root, number, (offset, bytes), group, contributors);
-            let carrier = carrier.and_then(|carrier| member_of(members, &[carrier]));
-            Place { variable, carrier, ..place }
-        };
-        let (tier, places) = (Tier::Root, partitions.map(place).collect());
-        return Route { tier, places, passed_on: Vec::new() };
+        return route_direct(client, (members, contributors), partitions);
     };
     let beside = rooted.map_or(&[][..], |rank| hubs.machine_of(rank)).to_vec();
     let tiers = hubs.tiers(rank);
@@ -118,6 +111,22 @@ pub(crate) fn route(
         }
     }
     Route { tier: tiers[0], places, passed_on }
+}
+
+/// The same where all contribute to the lanes that make the results.
+fn route_direct(
+    client: &mut WorkerClient,
+    (members, contributors): (&[Rank], u32),
+    partitions: impl Iterator<Item = (u32, PlacedPartition)>,
+) -> Route {
+    let group = client.define_group(members);
+    let place = |(number, PlacedPartition { root, offset, bytes, variable, carrier, .. })| {
+        let place = Place::new(root, number, (offset, bytes), group, contributors);
+        let carrier = carrier.and_then(|carrier| member_of(members, &[carrier]));
+        Place { variable, carrier, ..place }
+    };
+    let (tier, places) = (Tier::Root, partitions.map(place).collect());
+    Route { tier, places, passed_on: Vec::new() }
 }
 
 /// The member of a group that is one of these workers; any if none is, since they have left.
