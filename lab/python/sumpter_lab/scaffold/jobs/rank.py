@@ -93,10 +93,13 @@ class Worker:
         if self.torch_groups & set(systems):
             self._join_torch(meeting)
         largest = max(map(_elements, self._shapes))
-        payload = Payload(self._rank, self._world_size, largest)
+        compression = self._settings.get("compression")
+        payload = Payload(self._rank, self._world_size, largest, compression)
+        exact = Payload(self._rank, self._world_size, largest)
         tensors = [torch.zeros(shape) for shape in self._shapes]
         for system in systems:
-            self._systems[system] = self._make(system, payload, tensors)
+            uses = exact if system.startswith("gloo") else payload
+            self._systems[system] = self._make(system, uses, tensors)
 
     def prepare(self, system: str, number: int) -> None:
         """Makes this rank's contribution to a round."""
