@@ -313,8 +313,8 @@ impl Tensor {
     /// hence of mirrors. Device groups, which go on without none of theirs, reduce nothing.
     pub fn guard(&mut self, on: &Machines) {
         self.shards.clear();
-        // What a worker has left out of its contributions dies with it.
-        self.codec = None;
+        // What a worker has left out of its contributions dies with it, so nothing is.
+        self.codec = self.codec.map(|_| "bf16");
         if self.rule().is_some() {
             (self.deferred, self.rough) = (false, false);
             (self.staleness, self.guarded) = (Staleness::SYNCHRONOUS, true);
