@@ -358,8 +358,8 @@ impl Route {
     }
 }
 
-/// In place of a rank.
-const NOBODY: u32 = u32::MAX;
+/// In place of the rank of a carrier.
+const NO_CARRIER: u32 = u32::MAX;
 
 impl CodingSpec {
     fn encode(&self) -> [u8; CODING_BYTES] {
@@ -367,14 +367,14 @@ impl CodingSpec {
         out[..4].copy_from_slice(&self.codec.0.to_le_bytes());
         out[4..12].copy_from_slice(&self.elements.to_le_bytes());
         out[12..20].copy_from_slice(&self.block.to_le_bytes());
-        let carrier = self.carrier.map_or(NOBODY, |rank| rank.0);
+        let carrier = self.carrier.map_or(NO_CARRIER, |rank| rank.0);
         out[20..].copy_from_slice(&carrier.to_le_bytes());
         out
     }
 
     fn decode(bytes: &[u8; CODING_BYTES]) -> Result<CodingSpec, FrameError> {
         let long = |at| u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32;
-        let carrier = Some(Rank(word(bytes, 20))).filter(|rank| rank.0 != NOBODY);
+        let carrier = Some(Rank(word(bytes, 20))).filter(|rank| rank.0 != NO_CARRIER);
         let (codec, elements, block) = (CodecId(word(bytes, 0)), long(4), long(12));
         let spec = CodingSpec { codec, elements, block, carrier };
         match spec.elements {

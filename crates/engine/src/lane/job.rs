@@ -482,7 +482,7 @@ impl Job {
         });
         let keeps_sums = known.as_ref().is_ok_and(|known| known.sum_feedback);
         if !carrier_is_member || (carrier.is_some() && known.is_ok() && !keeps_sums) {
-            return Err(Violation::state(format!("nobody keeps what {spec:?} leaves out")));
+            return Err(Violation::state(format!("no member carries what {spec:?} leaves out")));
         }
         let made = known
             .as_ref()
