@@ -60,10 +60,11 @@ class Stub:
 
 
 @pytest.fixture
-def stub(library: Path) -> Stub:
+def stub(library: Path) -> Iterator[Stub]:
     stub = Stub(library)
+    yield stub
+    # The library stays loaded for the tests that come after this one.
     stub.fail(0)
-    return stub
 
 
 def plain_memory(size: int) -> HostMemory:
