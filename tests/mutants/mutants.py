@@ -517,10 +517,24 @@ MUTANTS = [
         "&& self.slots[slot].mirrored > 9",
     ),
     Mutant(
+        "a carrier adds codes in another order than the lane",
+        "2: the same bytes everywhere",
+        "lane/accumulate.rs",
+        "all[before * bytes.len()..]",
+        "all[(contributors - 1 - before) * bytes.len()..]",
+    ),
+    Mutant(
+        "codes of the round before are sent to the carrier",
+        "2: the same bytes everywhere",
+        "lane/accumulate.rs",
+        "        let all = held.chain(self.weights.take()).chain(self.codes.take());\n",
+        "        let all = held.chain(self.weights.take());\n",
+    ),
+    Mutant(
         "a carrier does not hold what it has for others",
         "3: a killed server loses nothing",
         "client/receiving.rs",
-        "if carries || self.links[lane].retains {",
+        "if carries.is_some() || self.links[lane].retains {",
         "if self.links[lane].retains {",
     ),
     Mutant(

@@ -17,7 +17,7 @@ PEERS = (DDP,)
 DDP_BUCKET_BYTES = 25 << 20
 # The least that these settings take, and a multiple that each of them takes.
 _GRAIN_BYTES = 4096
-_SCALED = ("partition_bytes", "chunk_bytes", "credit_bytes")
+_SCALED = ("partition_bytes", "chunk_bytes", "credit_bytes", "compression_min_bytes")
 # A member that says nothing for so long has been lost; before, this machine was only busy.
 _SILENCE = {"peer_timeout_s": "60", "server_timeout_s": "60"}
 
