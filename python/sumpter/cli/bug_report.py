@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from sumpter.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from sumpter.doctor import Probe
     from sumpter.doctor.archive import Entry
 
 EXAMPLE = "Example: sumpter bug-report --job last --log-dir logs/"
@@ -61,7 +61,7 @@ def bug_report(
     Tokens, passwords and the like are taken out of every file; host names and addresses are not.
     Nothing is sent anywhere: look through the archive and attach it to your report.
     """
-    from sumpter.doctor import archive
+    from sumpter.doctor import Probe, archive
 
     path = output or Path(time.strftime("sumpter-report-%Y%m%d-%H%M%S.tar.gz"))
     if path.exists():
@@ -69,11 +69,12 @@ def bug_report(
     if not path.parent.is_dir():
         raise UsageError(f"-o {path}: there is no directory {path.parent}")
     settings, job = reached(coordinator, token, token_file, job)
-    environment = dict(os.environ)
+    probe = Probe(None)
+    environment = dict(probe.environment)
     secrets = [*archive.known_secrets(environment, token), *_token_in(settings)]
     logs = [entry for folder in log_dir or () for entry in archive.log_entries(folder)]
     entries = [
-        *_findings(self_test),
+        *_findings(probe, self_test),
         archive.settings_entry(environment),
         archive.environment_entry(environment),
         *_status(settings, job),
@@ -95,14 +96,14 @@ def _token_in(settings: Mapping[str, str]) -> Iterator[str]:
             raise Failure(f"cannot read the token's file {file}: {error}") from error
 
 
-def _findings(self_test: bool) -> Iterator[Entry]:
+def _findings(probe: Probe, self_test: bool) -> Iterator[Entry]:
     from rich.console import Console
 
-    from sumpter.doctor import Probe, archive, examine
+    from sumpter.doctor import archive, examine
 
     found: dict[str, list[dict[str, str]]] = {}
     with Console(stderr=True).status("examining this machine, which takes some seconds"):
-        for title, part in examine(Probe(None), self_test):
+        for title, part in examine(probe, self_test):
             found[title] = [finding.as_dict() for finding in part]
     yield archive.document("doctor.json", "versions, and what `sumpter doctor` finds", found)
 

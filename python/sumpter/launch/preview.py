@@ -14,7 +14,7 @@ from rich.console import Console
 from sumpter import _native
 from sumpter._failure import Failure
 from sumpter._words import counted
-from sumpter.launch.environment import Environment
+from sumpter.launch.environment import Environment, inherited
 from sumpter.launch.job import JobSpec, meet, roles
 from sumpter.launch.place import HERE, NOT_FOUND, Facts, Role
 
@@ -132,14 +132,15 @@ def _machine(role: Role) -> str:
 
 
 def _variables(variables: Mapping[str, str | None], defaults: Mapping[str, str]) -> Iterator[str]:
+    found = inherited(defaults)
     for name, text in sorted(variables.items()):
         if text is not None:
             yield f"  {name}={text}"
     for name, text in sorted(defaults.items()):
-        if name in os.environ:
-            yield f"  {name}={os.environ[name]}, from this environment"
+        if name in found:
+            yield f"  {name}={found[name]}, from this environment"
         else:
             yield f"  {name}={text}, unless the environment has it"
-    gone = [name for name, text in variables.items() if text is None and name in os.environ]
+    gone = inherited(name for name, text in variables.items() if text is None)
     if gone:
         yield f"  without {', '.join(sorted(gone))} of this environment"
