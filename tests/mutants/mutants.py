@@ -512,7 +512,7 @@ MUTANTS = [
     Mutant(
         "a sum is sent before its carrier has it",
         "1: exactly once",
-        "lane/partition.rs",
+        "lane/coded.rs",
         "&& self.slots[slot].mirrored == 0",
         "&& self.slots[slot].mirrored > 9",
     ),
@@ -522,13 +522,6 @@ MUTANTS = [
         "lane/accumulate.rs",
         "all[before * bytes.len()..]",
         "all[(contributors - 1 - before) * bytes.len()..]",
-    ),
-    Mutant(
-        "codes of the round before are sent to the carrier",
-        "2: the same bytes everywhere",
-        "lane/accumulate.rs",
-        "        let all = held.chain(self.weights.take()).chain(self.codes.take());\n",
-        "        let all = held.chain(self.weights.take());\n",
     ),
     Mutant(
         "a carrier does not hold what it has for others",
