@@ -37,7 +37,7 @@ pub struct ClusterView {
     /// Settings that differ from those the workers began with, as texts by name.
     pub changes: BTreeMap<String, String>,
     /// How fast its members are.
-    pub speeds: RunSpeeds,
+    pub speeds: Box<RunSpeeds>,
 }
 
 /// The least of what the members of a run have measured when they joined.

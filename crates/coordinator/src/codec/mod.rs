@@ -7,13 +7,12 @@ use std::time::Duration;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use sumpter_membership::{
-    FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, MemberEvent,
-    Message, ServerMemory, StallLimits, check_tensor_name, cut,
+    FatalKind, Join, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, MemberEvent, Message,
+    ServerMemory, StallLimits, check_tensor_name, cut,
 };
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, DeviceGroup, Dtype, Epoch, JobId, Late, MemberId,
-    PendingOp, Quota, Rack, Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion,
-    TensorId, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Rank,
+    ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion, TensorId, TensorSpec,
 };
 
 use crate::member::options::JoinOptions;
@@ -35,6 +34,10 @@ pub(crate) use shared::{MESSAGE_LIMIT, shared};
 use shared::{answers_from_proto, answers_to_proto, decompress};
 use speeds::{choices_from_proto, choices_to_proto, speeds_from_proto, speeds_to_proto};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
+use view::{
+    group_from_proto, group_to_proto, lanes_from_proto, lanes_to_proto, quota_from_proto,
+    quota_to_proto, rack_from_proto, rack_to_proto,
+};
 pub(crate) use view::{view_from_proto, view_to_proto};
 
 /// What is wrong with a peer's message.
@@ -475,61 +478,6 @@ fn suspicion_from_proto(suspicion: i32) -> Suspicion {
     }
 }
 
-fn group_to_proto(group: DeviceGroup) -> proto::DeviceGroup {
-    let DeviceGroup { name, holds } = group;
-    proto::DeviceGroup { name, holds }
-}
-
-fn group_from_proto(group: proto::DeviceGroup) -> DeviceGroup {
-    let proto::DeviceGroup { name, holds } = group;
-    DeviceGroup { name, holds }
-}
-
-fn rack_to_proto(rack: Rack) -> proto::Rack {
-    let Rack { name, trunk_gbps } = rack;
-    proto::Rack { name, trunk_gbps }
-}
-
-fn rack_from_proto(rack: proto::Rack) -> Rack {
-    let proto::Rack { name, trunk_gbps } = rack;
-    Rack { name, trunk_gbps }
-}
-
-/// What a job may take.
-pub(crate) fn quota_to_proto(quota: Quota) -> proto::Quota {
-    let Quota { weight, max_bytes, max_connections } = quota;
-    proto::Quota { weight, max_bytes, max_connections }
-}
-
-fn quota_from_proto(quota: Option<proto::Quota>) -> Quota {
-    let Some(proto::Quota { weight, max_bytes, max_connections }) = quota else {
-        return Quota::default();
-    };
-    Quota { weight: weight.max(1), max_bytes, max_connections }
-}
-
-fn lanes_to_proto(lanes: &[LaneView]) -> Vec<proto::Lane> {
-    let lane = |LaneView { addresses, own, bandwidth }: &LaneView| proto::Lane {
-        addresses: addresses.iter().map(ToString::to_string).collect(),
-        own: *own,
-        bandwidth: *bandwidth,
-    };
-    lanes.iter().map(lane).collect()
-}
-
-fn lanes_from_proto(lanes: Vec<proto::Lane>) -> Result<Vec<LaneView>, Malformed> {
-    let parse =
-        |text: &String| text.parse().map_err(|_| format!("a lane's address {text:?} that is none"));
-    let lane = |proto::Lane { addresses, own, bandwidth }: proto::Lane| {
-        let addresses = addresses.iter().map(parse).collect::<Result<Vec<_>, Malformed>>()?;
-        if own == 0 || own as usize > addresses.len() {
-            return Err(format!("a lane with {own} of {} addresses its own", addresses.len()));
-        }
-        Ok(LaneView { addresses, own, bandwidth })
-    };
-    lanes.into_iter().map(lane).collect()
-}
-
 /// Decodes bytes as everything a peer may send, for fuzzers and tests: they are a message or
 /// refused.
 #[cfg(any(fuzzing, test))]
@@ -554,8 +502,8 @@ mod tests {
     use crate::testing::spec;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use sumpter_membership::{ClusterView, MAX_CHOICES, ServerView, WorkerView};
-    use sumpter_types::CodecChoice;
+    use sumpter_membership::{ClusterView, LaneView, MAX_CHOICES, ServerView, WorkerView};
+    use sumpter_types::{CodecChoice, DeviceGroup, Quota, Rack};
     use sumpter_wire::Token;
 
     fn view() -> ClusterView {
@@ -585,7 +533,7 @@ mod tests {
             key: Some(Token::new("the key of this run").unwrap()),
             quota: Quota { weight: 3, max_bytes: Some(1 << 40), max_connections: Some(8) },
             changes: [("chunk_bytes".to_owned(), "65536".to_owned())].into(),
-            speeds: speeds::testing::run_speeds(),
+            speeds: Box::new(speeds::testing::run_speeds()),
         }
     }
 

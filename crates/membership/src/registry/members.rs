@@ -213,15 +213,15 @@ impl Members {
         &self,
         workers: &BTreeMap<Rank, MemberId>,
         servers: impl Iterator<Item = &'a MemberId>,
-    ) -> RunSpeeds {
+    ) -> Box<RunSpeeds> {
         let of = |all: Speeds, id: &MemberId| match self.get(*id) {
             Some(member) => all.least(&member.join.speeds),
             None => all,
         };
-        RunSpeeds {
+        Box::new(RunSpeeds {
             workers: workers.values().fold(Speeds::default(), of),
             servers: servers.fold(Speeds::default(), of),
-        }
+        })
     }
 
     /// The longest wait that these workers ask for.

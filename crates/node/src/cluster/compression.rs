@@ -11,7 +11,6 @@ use sumpter_plan::{
 };
 use sumpter_types::{Rank, Speeds};
 
-use crate::cluster::Policy;
 use crate::codecs::codecs;
 use crate::speeds::speeds_of;
 
@@ -37,7 +36,15 @@ struct Model {
 }
 
 /// A machine in a plan, and its event loops.
-pub(super) type Threads = (Machine, usize);
+type Threads = (Machine, usize);
+
+/// Sizes that the settings give.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub chunk_bytes: u64,
+    /// Smaller tensors are left alone.
+    pub least_coded_bytes: u64,
+}
 
 /// What a tensor gets, and why: its text is a line for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +70,7 @@ pub(crate) enum Reason {
 
 impl Knowledge {
     pub(super) fn of(view: &ClusterView) -> Knowledge {
-        let speeds = view.speeds.clone();
+        let speeds = RunSpeeds::clone(&view.speeds);
         let least = speeds.workers.clone().least(&speeds.servers);
         let links = view.lowest_known_gbps().is_some();
         Knowledge { links, speeds, least, models: HashMap::new() }
@@ -78,14 +85,14 @@ impl Knowledge {
     pub(super) fn add(
         &mut self,
         ranks: &[Rank],
-        policy: &Policy,
+        sizes: Sizes,
         (machines, has_racks): (&[Threads], bool),
     ) {
-        let times = self.times(policy, machines).ok();
+        let times = self.times(sizes, machines).ok();
         self.models.insert(ranks.to_vec(), Model { times, has_racks });
     }
 
-    fn times(&self, policy: &Policy, machines: &[Threads]) -> Result<Compression, PlanError> {
+    fn times(&self, sizes: Sizes, machines: &[Threads]) -> Result<Compression, PlanError> {
         let RunSpeeds { workers, servers } = &self.speeds;
         let cores = |role: Role, speeds: &Speeds| {
             let own = machines.iter().filter(|(machine, _)| machine.role == role);
@@ -102,8 +109,8 @@ impl Knowledge {
         };
         let machines = machines.iter().map(|(machine, _)| *machine).collect();
         let cluster = sumpter_plan::Cluster::new(machines)?;
-        let times = Compression::new(&cluster, cores, policy.chunk_bytes)?;
-        Ok(times.with_least_bytes(policy.least_coded_bytes))
+        let times = Compression::new(&cluster, cores, sizes.chunk_bytes)?;
+        Ok(times.with_least_bytes(sizes.least_coded_bytes))
     }
 
     /// Chooses from some codecs for a tensor of these ranks.
@@ -197,7 +204,7 @@ mod tests {
     use sumpter_types::{CodecSpeeds, Dtype, MemberId, Rack};
 
     use super::*;
-    use crate::cluster::Cluster;
+    use crate::cluster::{Cluster, Policy};
 
     const LARGE: CodedTensor = CodedTensor { bytes: 64 << 20, dtype: Dtype::F32 };
 
@@ -231,7 +238,10 @@ mod tests {
         ClusterView {
             workers: (0..workers).map(worker).collect(),
             servers: (0..servers).map(server).collect(),
-            speeds: RunSpeeds { workers: speeds(10_000_000_000), servers: Speeds::default() },
+            speeds: Box::new(RunSpeeds {
+                workers: speeds(10_000_000_000),
+                servers: Speeds::default(),
+            }),
             ..ClusterView::default()
         }
     }
@@ -333,7 +343,7 @@ mod tests {
     #[test]
     fn a_codec_that_nobody_has_measured_is_not_chosen() {
         let mut view = view(3, 0, Some(1.0));
-        view.speeds = RunSpeeds::default();
+        *view.speeds = RunSpeeds::default();
         let verdict = verdict_of(&view, &[], LARGE);
         assert_eq!(verdict, Verdict::Left(Reason::Unmeasured));
         // Whoever has speaks for all.

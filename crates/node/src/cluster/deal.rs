@@ -10,7 +10,6 @@ use sumpter_plan::{
 };
 use sumpter_types::{Rack, Rank, TensorSpec};
 
-use crate::cluster::compression::Threads;
 use crate::cluster::hubs::Hubs;
 use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition};
 use crate::cluster::racks::Racks;
@@ -56,8 +55,8 @@ pub(super) struct Deal {
     pub hubs: Option<Hubs>,
     /// Whether its trees have levels of racks.
     pub has_racks: bool,
-    /// Its machines.
-    pub machines: Vec<Threads>,
+    /// Its machines, and the event loops of each.
+    pub machines: Vec<(Machine, usize)>,
 }
 
 /// The processes of a machine.

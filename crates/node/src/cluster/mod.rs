@@ -23,7 +23,7 @@ use sumpter_membership::{ClusterView, ServerView, UNKNOWN_GBPS, WorkerView};
 use sumpter_plan::{Architecture, CodedTensor, Dealing, PlanError, Role};
 use sumpter_types::{Rack, Rank};
 
-use crate::cluster::compression::{Knowledge, Verdict};
+use crate::cluster::compression::{Knowledge, Sizes, Verdict};
 use crate::cluster::deal::{Deal, Planned};
 use crate::cluster::hubs::Hubs;
 use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition, all_lanes};
@@ -144,7 +144,9 @@ impl Cluster {
             && let Some((living, _)) = self.prepare(Planned::of(ranks))
         {
             let deal = if living.is_empty() { &self.whole } else { &self.parts[&(living, false)] };
-            self.knowledge.add(ranks, &self.policy, (&deal.machines, deal.has_racks));
+            let Policy { chunk_bytes, least_coded_bytes, .. } = self.policy;
+            let sizes = Sizes { chunk_bytes, least_coded_bytes };
+            self.knowledge.add(ranks, sizes, (&deal.machines, deal.has_racks));
         }
         self.knowledge.choose(ranks, tensor, from)
     }

@@ -1,6 +1,7 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
 pub(crate) mod choices;
+pub(crate) mod coding;
 pub(crate) mod dials;
 pub(crate) mod epochs;
 pub(crate) mod lane_user;
@@ -36,13 +37,13 @@ use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
 use crate::cluster::shards::DeviceGroups;
 use crate::cluster::{Cluster, Policy};
-use crate::codecs::TensorCoding;
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
 use crate::error::OpError;
 use crate::recording::recorder;
 use crate::run::choices::Choices;
+use crate::run::coding::TensorCoding;
 use crate::run::dials::Dials;
 use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;

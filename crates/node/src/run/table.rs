@@ -11,9 +11,9 @@ use sumpter_engine::{Request, Supply};
 use sumpter_types::{Collective, Rank, ReduceOp, Tag, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
-use crate::codecs::TensorCoding;
 use crate::command::{DeclarationId, Submission};
 use crate::error::OpError;
+use crate::run::coding::TensorCoding;
 use crate::worker::loops::ServedPart;
 
 /// What became of a submission.

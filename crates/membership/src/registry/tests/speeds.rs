@@ -22,7 +22,7 @@ fn speeds(event: MemberEvent) -> (u64, u64) {
 fn a_plan_has_the_least_of_its_members_and_the_next_one_of_those_that_are_left() {
     let mut world = World::new();
     let slow = world.join(fast(server("slow"), 20));
-    let elastic = |rank, add| {
+    let mut elastic = |rank, add| {
         let mut join = fast(worker(rank, 3), add);
         join.settings.insert("min_workers".to_owned(), "1".to_owned());
         join.settings.insert("redo".to_owned(), "true".to_owned());
