@@ -557,7 +557,7 @@ class LowRank:
         """
 
 def codec(text: str, *, keeps: bool = True) -> str:
-    """A codec with its arguments, in canonical order.
+    """A codec with its arguments, or `auto` with its codecs, in canonical order.
 
     Unless it `keeps` anything from round to round, it is without error feedback. Raises ConfigError
     for an unknown codec or argument, and for momentum in one that keeps nothing.

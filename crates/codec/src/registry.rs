@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::codec::Codec;
 use crate::error::CodecError;
 use crate::formats::CustomCodec;
+use crate::selection::AUTO;
 use crate::spec::{Arguments, NAMES, Scheme, Spec, parse};
 
 /// Makes a codec of its arguments.
@@ -34,7 +35,7 @@ impl Registry {
     /// If the name is taken, or none.
     pub fn register(&mut self, name: &str, factory: Factory) -> Result<(), CodecError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        let expected = if self.names().any(|taken| taken == name) {
+        let expected = if self.names().chain([AUTO]).any(|taken| taken == name) {
             "a name that is not taken"
         } else if name.is_empty() || !name.chars().all(plain) {
             "lower-case letters, digits and '_'"

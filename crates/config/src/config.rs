@@ -189,8 +189,8 @@ impl Config {
             self.compression.clear();
             return Ok(());
         }
-        match Registry::new().parse(&self.compression) {
-            Ok(codec) => self.compression = codec.to_string(),
+        match Registry::new().select(&self.compression) {
+            Ok(selection) => self.compression = selection.to_string(),
             Err(reason) => {
                 let origin = self.source("compression");
                 return Err(ConfigError::Compression { origin, reason });

@@ -332,10 +332,12 @@ pub const SETTINGS: &[Setting] = &[
         env: "SUMPTER_COMPRESSION",
         unit: "",
         default: "none",
-        range: "none, or a codec with its arguments: bf16, int8, topk:k=0.01,momentum=0.9",
+        range: "none, auto, or a codec with its arguments: bf16, int8, topk:k=0.01,momentum=0.9",
         doc: "The codec by which fronts sum floating-point tensors that say nothing of their own: \
               all-reduces of torch.distributed, push_pull and allreduce, and gradients of two or \
-              more dimensions in a DistributedOptimizer. See compression.md. Equal on every rank.",
+              more dimensions in a DistributedOptimizer. With auto, each has the codec that pays \
+              by the speed of links, codecs and cores, or none: of bf16 and int8, or of those \
+              listed as in auto:codecs=fp8+topk:k=0.01. See compression.md. Equal on every rank.",
         put: |c, v| word(v, CODEC_LIMIT).map(|x| c.compression = x),
     },
     Setting {

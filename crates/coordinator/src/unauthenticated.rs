@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use sumpter_membership::{FatalKind, MemberEvent, ServerMemory, Serves, StallLimits, Tenants};
-use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, Staleness, TensorSpec};
+use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Role, Speeds, Staleness, TensorSpec};
 use sumpter_wire::{PROTOCOL_VERSION, ProofRole, Token};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +58,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         bandwidth: None,
         rack: None,
         device_group: None,
+        speeds: Speeds::default(),
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,

@@ -210,9 +210,30 @@ fn a_thousand_rounds_lose_nothing_over_connections_that_break() {
 
 #[test]
 fn what_was_left_out_goes_with_the_next_contribution_when_nothing_is_encoded_any_more() {
+    what_was_left_out_goes_with_the_next_contribution(None);
+}
+
+#[test]
+fn what_one_codec_has_left_out_goes_with_what_another_encodes_that_keeps_nothing() {
+    what_was_left_out_goes_with_the_next_contribution(Some("fp16"));
+}
+
+#[test]
+fn what_one_codec_has_left_out_another_one_goes_on_with() {
+    let rest = left_out_in_the_end(Some("topk:k=0.5,two_way=false"));
+    assert_ne!(rest, [0.0; ELEMENTS]);
+}
+
+fn what_was_left_out_goes_with_the_next_contribution(last: Option<&str>) {
+    assert_eq!(left_out_in_the_end(last), [0.0; ELEMENTS]);
+}
+
+/// After two epochs with a codec and one with another: of all that was contributed, what is not in
+/// the results, which is what the workers keep.
+fn left_out_in_the_end(last: Option<&str>) -> [f64; ELEMENTS] {
     let (mut job, mut rng) = (Job::new("topk:k=0.25"), Rng::with_seed(2));
     let mut left = [0.0; ELEMENTS];
-    for codec in [Some("topk:k=0.25"), Some("topk:k=0.25"), None] {
+    for codec in [Some("topk:k=0.25"), Some("topk:k=0.25"), last] {
         job.change(codec);
         let all = contributions(&mut rng, true);
         for x in &all {
@@ -222,7 +243,7 @@ fn what_was_left_out_goes_with_the_next_contribution_when_nothing_is_encoded_any
         left.iter_mut().zip(&result).for_each(|(left, x)| *left -= f64::from(*x));
         assert_eq!(job.left_out(), left);
     }
-    assert_eq!(left, [0.0; ELEMENTS]);
+    left
 }
 
 #[test]

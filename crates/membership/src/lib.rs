@@ -14,8 +14,8 @@ mod view;
 
 pub use event::{FatalKind, MemberEvent};
 pub use limits::{
-    MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_TEXT_BYTES, MAX_WORLD, check_name,
-    check_tensor_name, cut,
+    MAX_CHOICES, MAX_CODEC_BYTES, MAX_COUNTERS, MAX_MEASURED, MAX_PENDING, MAX_TENSORS,
+    MAX_TEXT_BYTES, MAX_WORLD, check_name, check_tensor_name, cut,
 };
 pub use registry::{
     Event, Input, Join, Message, Options, Refusal, Registry, RunMember, RunMembers, ServerMemory,
@@ -23,4 +23,4 @@ pub use registry::{
 };
 pub use rejoin::{Idle, KnownRun, Rejoin};
 pub use tenants::{Tenant, Tenants, base_name};
-pub use view::{ClusterView, LaneView, ServerView, UNKNOWN_GBPS, WorkerView};
+pub use view::{ClusterView, LaneView, RunSpeeds, ServerView, UNKNOWN_GBPS, WorkerView};

@@ -15,6 +15,10 @@ pub const MAX_TENSORS: usize = 1 << 18;
 pub const MAX_TEXT_BYTES: usize = 4096;
 /// Counters in a member's report. A server has one for each run, beside its own.
 pub const MAX_COUNTERS: usize = 16_384;
+/// Codecs of which a member says how fast they are: those that `auto` may be given.
+pub const MAX_MEASURED: usize = 64;
+/// Choices of codecs in a member's report: by codec and kind of reason.
+pub const MAX_CHOICES: usize = 256;
 /// Operations of a kind in a member's report; a worker lists 64.
 pub const MAX_PENDING: usize = 256;
 

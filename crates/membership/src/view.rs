@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumpter_types::{DeviceGroup, Epoch, JobId, MemberId, Quota, Rack, Rank};
+use sumpter_types::{DeviceGroup, Epoch, JobId, MemberId, Quota, Rack, Rank, Speeds};
 use sumpter_wire::Token;
 
 use crate::registry::words::list;
@@ -36,6 +36,17 @@ pub struct ClusterView {
     pub quota: Quota,
     /// Settings that differ from those the workers began with, as texts by name.
     pub changes: BTreeMap<String, String>,
+    /// How fast its members are.
+    pub speeds: Box<RunSpeeds>,
+}
+
+/// The least of what the members of a run have measured when they joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunSpeeds {
+    /// Of the workers that live.
+    pub workers: Speeds,
+    /// Of the servers.
+    pub servers: Speeds,
 }
 
 impl ClusterView {

@@ -147,6 +147,8 @@ families! {
     RACK_HUBS = gauge(Worker, "sumpter_rack_hubs", "",
         "Whether each rack sums its machines' contributions before they leave it, 1 or 0; absent \
          where no rack is known.");
+    COMPRESSED = gauge(Worker, "sumpter_compressed_tensors", "",
+        "Tensors that a codec encodes on their way, chosen by auto or given.");
     EVENT_LOOPS = gauge(Worker, "sumpter_event_loops", "",
         "Event loops of the worker (io_threads).");
     OPERATIONS = gauge(Worker, "sumpter_operations", "",

@@ -202,6 +202,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("drained_bytes", &DRAINED),
     ("pauses", &PAUSES),
     ("rack_hubs", &RACK_HUBS),
+    ("compressed_tensors", &COMPRESSED),
     ("event_loops", &EVENT_LOOPS),
     ("operations", &OPERATIONS),
     ("queued_partitions", &QUEUED_PARTITIONS),

@@ -1,9 +1,8 @@
 //! The codecs of this process, and which tensors they can compress.
 
-use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use sumpter_codec::{BLOCK, CodecError, Registry, Spec};
+use sumpter_codec::{AUTO, BLOCK, CodecError, Registry, Selection};
 use sumpter_engine::Coding;
 use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec};
 
@@ -13,13 +12,13 @@ pub fn codecs() -> &'static Registry {
     &CODECS
 }
 
-/// The codec of a tensor, if it is compressed.
-pub(crate) fn codec_of(spec: &TensorSpec) -> Result<Option<Spec>, CodecError> {
+/// How a tensor is compressed, if it is.
+pub(crate) fn selection_of(spec: &TensorSpec) -> Result<Option<Selection>, CodecError> {
     let text = &spec.compression;
-    (!text.is_empty()).then(|| codecs().parse(text)).transpose()
+    (!text.is_empty()).then(|| codecs().select(text)).transpose()
 }
 
-/// The bytes of a block that is encoded on its own, if a tensor is compressed.
+/// The bytes of a block that is encoded on its own, if a tensor is compressed, or may be.
 pub(crate) fn block_bytes(spec: &TensorSpec) -> Option<u64> {
     (!spec.compression.is_empty()).then(|| (BLOCK * spec.dtype.size()) as u64)
 }
@@ -28,7 +27,7 @@ pub(crate) fn block_bytes(spec: &TensorSpec) -> Option<u64> {
 pub(crate) fn canonical(text: String) -> String {
     match text.is_empty() {
         true => text,
-        false => codecs().parse(&text).map_or(text, |spec| spec.to_string()),
+        false => codecs().select(&text).map_or(text, |selection| selection.to_string()),
     }
 }
 
@@ -39,13 +38,17 @@ pub(crate) fn canonical(text: String) -> String {
 pub(crate) fn check(spec: &TensorSpec, rank: Rank) -> Result<(), String> {
     let (name, text) = (&spec.name, &spec.compression);
     let refused = |why: &dyn std::fmt::Display| format!("tensor '{name}', rank {rank}: {why}");
-    let codec = match codec_of(spec) {
+    let selection = match selection_of(spec) {
         Ok(None) => return Ok(()),
-        Ok(Some(codec)) => codec,
+        Ok(Some(selection)) => selection,
         Err(error) => return Err(refused(&error)),
     };
     if !spec.dtype.is_float() {
-        let (codec, dtype) = (codec.scheme.name().to_owned(), spec.dtype.name());
+        let name = match &selection {
+            Selection::Codec(codec) => codec.scheme.name(),
+            Selection::Auto(_) => AUTO,
+        };
+        let (codec, dtype) = (name.to_owned(), spec.dtype.name());
         return Err(refused(&CodecError::Dtype { codec, dtype }));
     }
     if spec.collective != Collective::AllReduce || spec.op != ReduceOp::Sum {
@@ -66,30 +69,14 @@ pub(crate) fn check(spec: &TensorSpec, rank: Rank) -> Result<(), String> {
         )));
     }
     let elements = spec.elements().unwrap_or(0);
-    match Coding::new(codecs(), &codec, elements, 0..elements) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(refused(&error)),
+    match selection {
+        // Those that do not fit are not chosen.
+        Selection::Auto(_) => Ok(()),
+        Selection::Codec(codec) => {
+            let made = Coding::new(codecs(), &codec, elements, 0..elements);
+            made.map(|_| ()).map_err(|error| refused(&error))
+        }
     }
-}
-
-/// How these elements of a tensor are compressed, if they are: they begin with a block.
-///
-/// # Errors
-/// As [`check`] and [`check_chunks`].
-pub(crate) fn coding(
-    spec: &TensorSpec,
-    served: Range<u64>,
-    chunk_bytes: u64,
-    rank: Rank,
-) -> Result<Option<Arc<Coding>>, String> {
-    check(spec, rank)?;
-    check_chunks(spec, chunk_bytes, rank)?;
-    let (name, elements) = (&spec.name, spec.elements().unwrap_or(0));
-    let made = codec_of(spec).and_then(|codec| {
-        codec.map(|codec| Coding::new(codecs(), &codec, elements, served)).transpose()
-    });
-    made.map(|coding| coding.map(Arc::new))
-        .map_err(|error| format!("tensor '{name}', rank {rank}: {error}"))
 }
 
 /// Whether chunks of so many bytes cut no block of a tensor.

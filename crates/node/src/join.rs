@@ -16,6 +16,7 @@ use sumpter_wire::Token;
 use crate::cluster::interfaces::{Interface, Interfaces};
 use crate::cluster::paths::Sources;
 use crate::error::NodeError;
+use crate::speeds::speeds;
 
 /// Where a lane can be reached, and where its process connects from.
 #[derive(Debug)]
@@ -225,6 +226,7 @@ pub(crate) fn join_options(
         bandwidth,
         rack: rack(config),
         device_group: device_group(config),
+        speeds: speeds(config),
         expected_servers: config.servers,
         start_timeout: config.start_timeout(),
         peer_timeout: config.peer_timeout(),

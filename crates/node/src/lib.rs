@@ -22,6 +22,7 @@ mod recording;
 mod remote;
 mod run;
 mod server;
+mod speeds;
 mod stats;
 mod tenants;
 mod trace;

@@ -8,9 +8,10 @@ use crate::remote::Remote;
 
 /// Counters that all loops of a process count alike, or at the same time: of these the largest
 /// counts, of all others the sum.
-const ALIKE: [&str; 13] = [
+const ALIKE: [&str; 14] = [
     "elapsed_s",
     "tensors",
+    "compressed_tensors",
     "step",
     "busy_s",
     "operations",
@@ -57,6 +58,8 @@ pub(crate) fn add(mut total: Stats, other: Stats) -> Stats {
     for (begun, other) in total.begun.iter_mut().zip(other.begun) {
         *begun = (*begun).max(other);
     }
+    // The loop that speaks for the worker has them.
+    total.choices.extend(other.choices);
     let refused = other.refused.into_iter().filter(|op| !total.refused.contains(op));
     total.refused.extend(refused.collect::<Vec<_>>());
     total

@@ -12,8 +12,8 @@ use crate::errors::{ConfigError, from_codec};
 #[pyfunction]
 #[pyo3(signature = (text, *, keeps = true))]
 pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
-    let mut spec = sumpter_node::codecs().parse(text).map_err(from_codec)?;
-    if !keeps {
+    let mut selection = sumpter_node::codecs().select(text).map_err(from_codec)?;
+    for spec in selection.specs_mut().iter_mut().filter(|_| !keeps) {
         if spec.momentum.is_some() {
             return Err(ConfigError::new_err(format!(
                 "codec {spec}: momentum is kept from round to round of a tensor, and this one has \
@@ -22,7 +22,7 @@ pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
         }
         (spec.feedback, spec.sum_feedback) = (false, false);
     }
-    Ok(spec.to_string())
+    Ok(selection.to_string())
 }
 
 /// The names of all codecs.

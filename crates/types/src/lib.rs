@@ -12,6 +12,7 @@ mod exact;
 mod ids;
 mod member;
 mod rule;
+mod speeds;
 mod staleness;
 mod stats;
 mod status;
@@ -25,8 +26,9 @@ pub use exact::{EXACT_WORDS, ExactSum};
 pub use ids::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 pub use member::{MemberId, Role};
 pub use rule::{Action, MAX_SLOTS, Rule, Update};
+pub use speeds::{CodecSpeeds, Speeds};
 pub use staleness::Staleness;
-pub use stats::{Late, PendingOp, RefusedOp, Stats, Suspicion};
+pub use stats::{CodecChoice, Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{
     Bandwidth, BandwidthSource, DeviceGroup, JobStatus, MachineCount, MemberStatus, Quota,
     RUN_MEMORY, Rack, StallStatus, StatusReport, run_memory_counter,

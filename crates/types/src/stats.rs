@@ -23,6 +23,25 @@ pub struct Stats {
     /// out of reports: the coordinator looks for other ranks that wait in them.
     #[serde(skip)]
     pub refused: Vec<RefusedOp>,
+    /// Of the lowest rank: what `auto` has chosen for the job's tensors. Left out of reports: the
+    /// job's status has it.
+    #[serde(skip)]
+    pub choices: Vec<CodecChoice>,
+}
+
+/// The codec that `auto` has chosen for tensors, and why: the same for all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CodecChoice {
+    /// The codec; empty if they are not compressed.
+    pub codec: String,
+    /// How many tensors these are.
+    pub tensors: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The name of the largest of them.
+    pub example: String,
+    /// The reason in a line, with the numbers of that one.
+    pub reason: String,
 }
 
 /// How often a rank came last.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{JobId, Stats};
+use crate::{CodecChoice, JobId, Stats};
 
 /// The counter in which a member reports the memory of a run's reductions in its lanes; the run's
 /// number in hexadecimal follows.
@@ -87,6 +87,8 @@ pub struct JobStatus {
     pub over: bool,
     /// Settings that may change while the job runs, as they are now: texts by name.
     pub settings: BTreeMap<String, String>,
+    /// What `auto` has chosen for its tensors.
+    pub compression: Vec<CodecChoice>,
 }
 
 /// An operation that has stalled.

@@ -82,6 +82,8 @@ def trace(
         _print_summary(json.loads(text), path, wanted)
     if explain:
         _print_explained(path, as_json)
+        if not as_json:
+            _print_compression(settings, json.loads(text)["job"])
 
 
 def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
@@ -133,6 +135,16 @@ def _print_explained(path: Path, as_json: bool) -> None:
         return
     for line in verdict(found):
         typer.echo(line)
+
+
+def _print_compression(settings: dict[str, str], job: str) -> None:
+    """What `auto` has chosen, and why; nothing where nothing is chosen."""
+    from sumpter.launch.status import read_status
+    from sumpter.launch.summary import compression_lines
+
+    for one in read_status(_native.status(settings, job)):
+        for line in compression_lines(one):
+            typer.echo(line)
 
 
 def _as_dict(one: Explanation) -> dict[str, object]:

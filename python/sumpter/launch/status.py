@@ -91,6 +91,17 @@ class Member:
 
 
 @dataclass(frozen=True)
+class CodecChoice:
+    """What `auto` has chosen for tensors, and why."""
+
+    codec: str  # empty if they are not compressed
+    tensors: int
+    bytes: float
+    example: str  # the name of the largest one
+    reason: str  # in a line, with the numbers of that one
+
+
+@dataclass(frozen=True)
 class Job:
     """One job as its coordinator sees it."""
 
@@ -102,6 +113,7 @@ class Job:
     epoch: int = 0
     world_size: int = 0
     over: bool = False  # all its workers are gone
+    compression: tuple[CodecChoice, ...] = ()  # what auto has chosen
 
     @property
     def generation(self) -> int:
@@ -186,6 +198,7 @@ def merge(before: Job | None, now: Job) -> Job:
         now.epoch,
         now.world_size,
         now.over,
+        now.compression or before.compression,
     )
 
 
@@ -208,6 +221,7 @@ def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
         epoch=int(_number(entry.get("epoch"))),
         world_size=int(_number(entry.get("world_size"))),
         over=bool(entry.get("over")),
+        compression=tuple(_choice(choice) for choice in _entries(entry, "compression")),
     )
 
 
@@ -243,6 +257,12 @@ def _rack_hubs(counters: Mapping[str, Any]) -> RackHubs | None:
     names = ("rack_hubs", "rack_hubs_on_workers", "rack_hubs_on_servers")
     sum_, on_workers, on_servers = (_number(counters.get(name)) for name in names)
     return RackHubs(bool(sum_), bool(on_workers), int(on_servers))
+
+
+def _choice(entry: Mapping[str, Any]) -> CodecChoice:
+    codec, example, reason = (str(entry.get(key, "")) for key in ("codec", "example", "reason"))
+    tensors, size = int(_number(entry.get("tensors"))), _number(entry.get("bytes"))
+    return CodecChoice(codec, tensors, size, example, reason)
 
 
 def _late(entry: Mapping[str, Any]) -> Late:

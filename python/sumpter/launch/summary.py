@@ -39,7 +39,14 @@ def print_summary(
             style="bold",
         )
     console.print(
-        Group("", _headline(job, bandwidth_gbps), "", _members(job), *_waiting(job)),
+        Group(
+            "",
+            _headline(job, bandwidth_gbps),
+            *map(Text, compression_lines(job)),
+            "",
+            _members(job),
+            *_waiting(job),
+        ),
         highlight=False,
     )
 
@@ -54,6 +61,7 @@ def print_job(console: Console, job: Job) -> None:
             Text(f"Plan: {describe_plan(job)}"),
             Text(f"Links: {describe_links(job)}"),
             *_racks(job),
+            *map(Text, compression_lines(job)),
             *_drain(job),
             _members(job),
             *_waiting(job),
@@ -129,6 +137,15 @@ def _racks(job: Job) -> list[Text]:
     """What the plan makes of the racks, where any is known."""
     found = describe_racks(job)
     return [Text(f"{found[0].upper()}{found[1:]}")] if found else []
+
+
+def compression_lines(job: Job) -> list[str]:
+    """What `auto` has chosen: a line for tensors that are treated alike, the most bytes first."""
+    return [
+        f"Compression auto, {counted(choice.tensors, 'tensor')} of {format_bytes(choice.bytes)}: "
+        f"{choice.reason} ({choice.example})"
+        for choice in job.compression
+    ]
 
 
 def _drain(job: Job) -> list[Text]:

@@ -48,7 +48,9 @@ class _Half(Codec):
 class Compression(codecs.Compression):
     """The codecs to choose from; `none` leaves it to the setting `compression`.
 
-    A codec is called for one with arguments: `Compression.topk(k=0.01, momentum=0.9)`.
+    A codec is called for one with arguments: `Compression.topk(k=0.01, momentum=0.9)`. `auto`
+    compresses each tensor by the codec that pays for it, or not at all: of bf16 and int8, or of
+    those listed, `Compression.auto(codecs=["fp8", Compression.topk(k=0.01)])`.
     """
 
     fp16 = _Half("fp16")

@@ -45,6 +45,10 @@ class Halves:
         (Compression.dithering(bits=8, normalize="l2"), "dithering:bits=8,normalize=l2"),
         (Compression.fp8(format="e5m2", two_way=False), "fp8:format=e5m2,two_way=false"),
         (Compression.powersgd, "powersgd:rank=4"),
+        (Compression.auto, "auto"),
+        ("auto:codecs=bf16+int8", "auto"),
+        (Compression.auto(codecs=["fp8", Compression.topk(k=0.01)]), "auto:codecs=fp8+topk:k=0.01"),
+        (Compression.auto(codecs="int8"), "auto:codecs=int8"),
         ("off", ""),
         ({"compressor": "onebit"}, "onebit:scaling=false,ef=false"),
     ],
@@ -69,6 +73,8 @@ def test_none_leaves_it_to_the_setting_and_a_compressor_is_the_fronts() -> None:
         ("zip", "no codec is called 'zip': give one of fp16, bf16, int8"),
         ("int8:bits=4", "codec int8 takes no argument 'bits'"),
         ("topk:k=0", "codec topk: k=0: give a part"),
+        ("auto:k=0.1", "codec auto takes no argument 'k': give codecs"),
+        ("auto:codecs=int8:momentum=0.9", "would have no momentum: give it to the optimizer"),
         (Compression.topk, "codec topk: k=: give a part"),
         ("int8:momentum=1", "codec int8: momentum=1: give a factor"),
         (4, "compression is 4: give a codec"),
@@ -129,6 +135,7 @@ def test_the_setting_is_for_large_sums_of_floats_only() -> None:
 def test_without_a_name_nothing_is_kept() -> None:
     assert forgetful("int8") == "int8:ef=false"
     assert forgetful("fp16") == "fp16"
+    assert forgetful("auto") == "auto:codecs=bf16+int8:ef=false"
     assert forgetful("onebit") == "onebit:ef=false"
     assert forgetful("onebit:sum_ef=false") == "onebit:ef=false"
     assert Limits("int8", 0).codec_of(BY_SETTING, (9,), "float32", True, False) == "int8:ef=false"

@@ -7,16 +7,13 @@ use std::time::Duration;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use sumpter_membership::{
-    ClusterView, FatalKind, Join, LaneView, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD,
-    MemberEvent, Message, ServerMemory, ServerView, StallLimits, WorkerView, check_tensor_name,
-    cut,
+    FatalKind, Join, MAX_COUNTERS, MAX_PENDING, MAX_TENSORS, MAX_WORLD, MemberEvent, Message,
+    ServerMemory, StallLimits, check_tensor_name, cut,
 };
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, DeviceGroup, Dtype, Epoch, JobId, Late, MemberId,
-    PendingOp, Quota, Rack, Rank, ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion,
-    TensorId, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, JobId, Late, MemberId, PendingOp, Rank,
+    ReduceOp, RefusedOp, Role, Rule, Staleness, Stats, Suspicion, TensorId, TensorSpec,
 };
-use sumpter_wire::Token;
 
 use crate::member::options::JoinOptions;
 use crate::proto;
@@ -26,14 +23,22 @@ use crate::proto::member_message::Body as FromMember;
 mod lists;
 mod rejoin;
 mod shared;
+mod speeds;
 mod status;
+mod view;
 
 pub(crate) use lists::MOST_LISTED;
 use lists::check_list;
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
 pub(crate) use shared::{MESSAGE_LIMIT, shared};
 use shared::{answers_from_proto, answers_to_proto, decompress};
+use speeds::{choices_from_proto, choices_to_proto, speeds_from_proto, speeds_to_proto};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
+use view::{
+    group_from_proto, group_to_proto, lanes_from_proto, lanes_to_proto, quota_from_proto,
+    quota_to_proto, rack_from_proto, rack_to_proto,
+};
+pub(crate) use view::{view_from_proto, view_to_proto};
 
 /// What is wrong with a peer's message.
 pub(crate) type Malformed = String;
@@ -60,6 +65,7 @@ pub(crate) fn join_to_proto(options: &JoinOptions, process: u64) -> proto::Join 
         bandwidth_source: source_to_proto(options.bandwidth),
         rack: options.rack.clone().map(rack_to_proto),
         device_group: options.device_group.clone().map(group_to_proto),
+        speeds: Some(speeds_to_proto(&options.speeds)),
         expected_servers: options.expected_servers,
         start_timeout_ms: milliseconds(options.start_timeout),
         peer_timeout_ms: milliseconds(options.peer_timeout),
@@ -191,6 +197,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         bandwidth: bandwidth_from_proto(join.bandwidth_gbps, join.bandwidth_source),
         rack: join.rack.map(rack_from_proto),
         device_group: join.device_group.map(group_from_proto),
+        speeds: speeds_from_proto(join.speeds),
         expected_servers: join.expected_servers,
         start_timeout: Duration::from_millis(join.start_timeout_ms),
         peer_timeout: Duration::from_millis(join.peer_timeout_ms),
@@ -421,6 +428,7 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
         pending: pending.collect(),
         begun: stats.begun.clone(),
         refused: refused.collect(),
+        choices: choices_to_proto(&stats.choices),
     }
 }
 
@@ -447,6 +455,7 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
         pending: pending.collect(),
         begun: stats.begun.into_iter().take(MAX_TENSORS).collect(),
         refused: refused.collect(),
+        choices: choices_from_proto(stats.choices),
     }
 }
 
@@ -467,129 +476,6 @@ fn suspicion_from_proto(suspicion: i32) -> Suspicion {
         Ok(proto::Suspicion::Own) => Suspicion::Own,
         Ok(proto::Suspicion::Unspecified) | Err(_) => Suspicion::Near,
     }
-}
-
-pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
-    let workers = view.workers.into_iter().map(|worker| proto::WorkerView {
-        rank: worker.rank.0,
-        host: worker.host,
-        machine: worker.machine,
-        lanes: lanes_to_proto(&worker.lanes),
-        bandwidth_gbps: worker.bandwidth_gbps,
-        rack: worker.rack.map(rack_to_proto),
-        device_group: worker.device_group.map(group_to_proto),
-    });
-    let servers = view.servers.into_iter().map(|server| proto::ServerView {
-        member: server.member.0,
-        host: server.host,
-        machine: server.machine,
-        lanes: lanes_to_proto(&server.lanes),
-        bandwidth_gbps: server.bandwidth_gbps,
-        rack: server.rack.map(rack_to_proto),
-    });
-    proto::ClusterView {
-        job: view.job.0,
-        name: view.name,
-        epoch: view.epoch.0,
-        workers: workers.collect(),
-        servers: servers.collect(),
-        coordinator_rank: view.coordinator_rank.map(|rank| rank.0),
-        gone: view.gone.into_iter().map(|rank| rank.0).collect(),
-        key: view.key.as_ref().map_or_else(Vec::new, |key| key.reveal().to_vec()),
-        quota: Some(quota_to_proto(view.quota)),
-        changes: view.changes,
-    }
-}
-
-fn group_to_proto(group: DeviceGroup) -> proto::DeviceGroup {
-    let DeviceGroup { name, holds } = group;
-    proto::DeviceGroup { name, holds }
-}
-
-fn group_from_proto(group: proto::DeviceGroup) -> DeviceGroup {
-    let proto::DeviceGroup { name, holds } = group;
-    DeviceGroup { name, holds }
-}
-
-fn rack_to_proto(rack: Rack) -> proto::Rack {
-    let Rack { name, trunk_gbps } = rack;
-    proto::Rack { name, trunk_gbps }
-}
-
-fn rack_from_proto(rack: proto::Rack) -> Rack {
-    let proto::Rack { name, trunk_gbps } = rack;
-    Rack { name, trunk_gbps }
-}
-
-/// What a job may take.
-pub(crate) fn quota_to_proto(quota: Quota) -> proto::Quota {
-    let Quota { weight, max_bytes, max_connections } = quota;
-    proto::Quota { weight, max_bytes, max_connections }
-}
-
-fn quota_from_proto(quota: Option<proto::Quota>) -> Quota {
-    let Some(proto::Quota { weight, max_bytes, max_connections }) = quota else {
-        return Quota::default();
-    };
-    Quota { weight: weight.max(1), max_bytes, max_connections }
-}
-
-pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, Malformed> {
-    let workers = view.workers.into_iter().map(|worker| {
-        Ok(WorkerView {
-            rank: Rank(worker.rank),
-            host: worker.host,
-            machine: worker.machine,
-            lanes: lanes_from_proto(worker.lanes)?,
-            bandwidth_gbps: worker.bandwidth_gbps,
-            rack: worker.rack.map(rack_from_proto),
-            device_group: worker.device_group.map(group_from_proto),
-        })
-    });
-    let servers = view.servers.into_iter().map(|server| {
-        Ok(ServerView {
-            member: MemberId(server.member),
-            host: server.host,
-            machine: server.machine,
-            lanes: lanes_from_proto(server.lanes)?,
-            bandwidth_gbps: server.bandwidth_gbps,
-            rack: server.rack.map(rack_from_proto),
-        })
-    });
-    Ok(ClusterView {
-        job: JobId(view.job),
-        name: view.name,
-        epoch: Epoch(view.epoch),
-        workers: workers.collect::<Result<_, Malformed>>()?,
-        servers: servers.collect::<Result<_, Malformed>>()?,
-        coordinator_rank: view.coordinator_rank.map(Rank),
-        gone: view.gone.into_iter().map(Rank).collect(),
-        key: Some(Token::received(&view.key).ok_or("a view without the run's key")?),
-        quota: quota_from_proto(view.quota),
-        changes: view.changes,
-    })
-}
-
-fn lanes_to_proto(lanes: &[LaneView]) -> Vec<proto::Lane> {
-    let lane = |LaneView { addresses, own, bandwidth }: &LaneView| proto::Lane {
-        addresses: addresses.iter().map(ToString::to_string).collect(),
-        own: *own,
-        bandwidth: *bandwidth,
-    };
-    lanes.iter().map(lane).collect()
-}
-
-fn lanes_from_proto(lanes: Vec<proto::Lane>) -> Result<Vec<LaneView>, Malformed> {
-    let parse =
-        |text: &String| text.parse().map_err(|_| format!("a lane's address {text:?} that is none"));
-    let lane = |proto::Lane { addresses, own, bandwidth }: proto::Lane| {
-        let addresses = addresses.iter().map(parse).collect::<Result<Vec<_>, Malformed>>()?;
-        if own == 0 || own as usize > addresses.len() {
-            return Err(format!("a lane with {own} of {} addresses its own", addresses.len()));
-        }
-        Ok(LaneView { addresses, own, bandwidth })
-    };
-    lanes.into_iter().map(lane).collect()
 }
 
 /// Decodes bytes as everything a peer may send, for fuzzers and tests: they are a message or
@@ -616,6 +502,9 @@ mod tests {
     use crate::testing::spec;
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use sumpter_membership::{ClusterView, LaneView, MAX_CHOICES, ServerView, WorkerView};
+    use sumpter_types::{CodecChoice, DeviceGroup, Quota, Rack};
+    use sumpter_wire::Token;
 
     fn view() -> ClusterView {
         let (first, second) = ("10.0.0.1:7000".parse().unwrap(), "[::1]:7001".parse().unwrap());
@@ -644,6 +533,7 @@ mod tests {
             key: Some(Token::new("the key of this run").unwrap()),
             quota: Quota { weight: 3, max_bytes: Some(1 << 40), max_connections: Some(8) },
             changes: [("chunk_bytes".to_owned(), "65536".to_owned())].into(),
+            speeds: Box::new(speeds::testing::run_speeds()),
         }
     }
 
@@ -740,6 +630,7 @@ mod tests {
             }],
             begun: vec![4, 0, 1],
             refused: vec![RefusedOp { name: "u".into(), tag: "g#0|s".into() }],
+            choices: vec![speeds::testing::choice()],
         };
         assert_eq!(stats_from_proto(stats_to_proto(&stats)), stats);
         for dtype in Dtype::ALL {
@@ -768,12 +659,15 @@ mod tests {
         let counters = (0..20_000).map(|number| (format!("counter-{number}"), 1.0)).collect();
         let (pending, late) = (vec![op; 300], vec![late; 70_000]);
         let refused = vec![RefusedOp { name: long.clone(), tag: long.clone() }; 300];
-        let stats = Stats { counters, late, pending, begun: vec![1; 1 << 19], refused };
+        let choices = vec![CodecChoice { reason: long, ..CodecChoice::default() }; 300];
+        let begun = vec![1; 1 << 19];
+        let stats = Stats { counters, late, pending, begun, refused, choices };
         let kept = stats_from_proto(stats_to_proto(&stats));
         let counts = [kept.counters.len(), kept.late.len(), kept.pending.len(), kept.begun.len()];
         assert_eq!(counts, [MAX_COUNTERS, MAX_WORLD as usize, MAX_PENDING, MAX_TENSORS]);
         assert!(kept.pending.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
-        assert_eq!(kept.refused.len(), MAX_PENDING);
+        assert_eq!((kept.refused.len(), kept.choices.len()), (MAX_PENDING, MAX_CHOICES));
+        assert!(kept.choices.iter().all(|choice| choice.reason.len() <= 4096));
         assert!(kept.refused.iter().all(|op| op.name.len() + op.tag.len() <= 8192));
     }
 

@@ -3,6 +3,7 @@
 use sumpter_membership::RunMembers;
 use sumpter_types::{JobStatus, MachineCount, MemberStatus, StallStatus, StatusReport};
 
+use super::speeds::{choices_from_proto, choices_to_proto};
 use super::{
     bandwidth_from_proto, quota_from_proto, quota_to_proto, rack_from_proto, rack_to_proto,
     source_to_proto, stats_from_proto, stats_to_proto,
@@ -66,6 +67,7 @@ fn job_to_proto(job: JobStatus) -> proto::JobStatus {
         }),
         over: job.over,
         settings: job.settings,
+        compression: choices_to_proto(&job.compression),
     }
 }
 
@@ -93,6 +95,7 @@ fn job_from_proto(job: proto::JobStatus) -> JobStatus {
         }),
         over: job.over,
         settings: job.settings,
+        compression: choices_from_proto(job.compression),
     }
 }
 
@@ -136,7 +139,7 @@ fn member_from_proto(member: proto::MemberStatus) -> MemberStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumpter_types::{Bandwidth, BandwidthSource, Quota, Rack, Stats};
+    use sumpter_types::{Bandwidth, BandwidthSource, CodecChoice, Quota, Rack, Stats};
 
     #[test]
     fn a_report_arrives_as_it_was_sent() {
@@ -182,6 +185,7 @@ mod tests {
             stall: Some(stall),
             over: true,
             settings: [("chunk_bytes".to_owned(), "1".to_owned())].into(),
+            compression: vec![CodecChoice { codec: "int8".into(), ..CodecChoice::default() }],
         };
         let report = StatusReport {
             protocol_version: 9,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sumpter_membership::{LaneView, ServerMemory, StallLimits};
-use sumpter_types::{Bandwidth, DeviceGroup, Rack, Role};
+use sumpter_types::{Bandwidth, DeviceGroup, Rack, Role, Speeds};
 use sumpter_wire::Token;
 
 use crate::tls::Tls;
@@ -34,6 +34,8 @@ pub struct JoinOptions {
     pub rack: Option<Rack>,
     /// The device group of a worker, if it has one.
     pub device_group: Option<DeviceGroup>,
+    /// How fast it is.
+    pub speeds: Speeds,
     /// Servers a worker's job waits for; the largest of its workers' numbers counts.
     pub expected_servers: u32,
     /// How long to wait for the coordinator, and then for the job's other members; the longest

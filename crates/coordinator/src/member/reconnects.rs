@@ -8,7 +8,7 @@ use std::time::Duration;
 use sumpter_membership::{
     ClusterView, KnownRun, MemberEvent, Rejoin, ServerMemory, Serves, StallLimits, Tenants,
 };
-use sumpter_types::{Epoch, JobId, Rank, Role, TensorId};
+use sumpter_types::{Epoch, JobId, Rank, Role, Speeds, TensorId};
 use sumpter_wire::Token;
 
 use super::greeting::Greeting;
@@ -58,6 +58,7 @@ impl Peer {
             bandwidth: None,
             rack: None,
             device_group: None,
+            speeds: Speeds::default(),
             expected_servers: 1,
             start_timeout,
             peer_timeout: PATIENCE,

@@ -18,7 +18,8 @@ use sumpter_membership::{
     ClusterView, LaneView, MemberEvent, ServerMemory, Serves, StallLimits, Tenants,
 };
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, Dtype, Rank, ReduceOp, Role, Staleness, TensorSpec,
+    Bandwidth, BandwidthSource, Collective, Dtype, Rank, ReduceOp, Role, Speeds, Staleness,
+    TensorSpec,
 };
 use sumpter_wire::Token;
 
@@ -67,6 +68,7 @@ fn worker(coordinator: SocketAddr, rank: u32, world_size: u32) -> JoinOptions {
         bandwidth: Some(Bandwidth { gbps: 25.0, source: BandwidthSource::Interface }),
         rack: None,
         device_group: None,
+        speeds: Speeds::default(),
         expected_servers: 0,
         start_timeout: PATIENCE,
         peer_timeout: PATIENCE,

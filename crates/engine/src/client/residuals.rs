@@ -6,7 +6,7 @@
 //!
 //! What a worker has left out of elements that it does not encode any more, since another worker of
 //! its machine is their hub or they are not encoded at all, goes with its next contribution as it
-//! is.
+//! is. With the first one that another codec encodes, which keeps nothing, it goes as well.
 
 use std::ops::Range;
 
@@ -113,6 +113,11 @@ impl Residuals {
                 velocity: kept.next.velocity.as_mut().map(|part| &mut part[within.clone()]),
             };
             codec.encode(at, x, previous, next, out)?
+        } else if self.holds(tensor, dtype, origin, elements.len()) {
+            // Another codec has left it out.
+            let mut whole = AlignedBuf::new(elements.len());
+            self.flush(Source { tensor, dtype, origin, elements, rescale }, &mut whole);
+            codec.encode(at, (dtype, &whole), Previous::default(), Next::default(), out)?
         } else {
             codec.encode(at, x, Previous::default(), Next::default(), out)?
         };

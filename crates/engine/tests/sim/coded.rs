@@ -38,6 +38,9 @@ const ROUNDING: [&str; 9] = [
 /// but what is left out.
 const SHARED: [&str; 3] = ["topk:k=0.1,two_way=false", "topk:k=0.4,two_way=false", "topk:k=0.2"];
 
+/// Without error feedback, of sums of few small integers.
+const LOSSLESS: &str = "fp16";
+
 /// Bytes of chunks of which all blocks of every type are a part.
 pub const CHUNK_BYTES: u32 = 1024 * 8;
 
@@ -73,18 +76,32 @@ impl Tensor {
         self.elements = if rng.bool() { rng.usize(1..3000) } else { 1024 * rng.usize(1..6) };
     }
 
+    /// Whether encoding pays, and with what, may change with the plan; and then what is in each
+    /// round.
+    pub(super) fn choose_codec(&mut self, rng: &mut Rng) {
+        self.now = self.codec;
+        if self.codec.is_none() || !self.is_encoded_by_hubs() {
+            return;
+        }
+        self.now = match rng.u32(0..8) {
+            0 | 1 => None,
+            2 => Some(LOSSLESS),
+            // Where workers die, nothing may be left out.
+            3 if self.codec != Some("bf16") => Some(SHARED[rng.usize(0..SHARED.len())]),
+            _ => self.codec,
+        };
+    }
+
     /// How contributions over the network are encoded in this epoch.
     pub fn coding(&self) -> Option<Arc<Coding>> {
-        let codec = self.codec.filter(|_| !self.is_plain)?;
-        let (spec, elements): (Spec, _) = (codec.parse().unwrap(), self.elements as u64);
+        let (spec, elements): (Spec, _) = (self.now?.parse().unwrap(), self.elements as u64);
         Some(Arc::new(Coding::new(&Registry::new(), &spec, elements, 0..elements).unwrap()))
     }
 
     /// Who keeps what the codes of sums leave out, by stretches of the tensor: always the same, or
     /// the hub of its machine.
     fn carriers(&self) -> Vec<(Range<usize>, Rank)> {
-        let coding =
-            self.codec.map(|text| Codec::new(&text.parse().unwrap(), self.elements as u64));
+        let coding = self.now.map(|text| Codec::new(&text.parse().unwrap(), self.elements as u64));
         let all = &self.everyone;
         if !coding.is_some_and(|codec| codec.unwrap().feeds_back_sums()) {
             return Vec::new();

@@ -60,7 +60,8 @@ pub struct Tensor {
     first: u32,
     /// What its contributions are encoded with, in this epoch or only in others.
     pub codec: Option<&'static str>,
-    is_plain: bool,
+    /// In this epoch.
+    now: Option<&'static str>,
 }
 
 pub use coded::CHUNK_BYTES as CODED_CHUNK_BYTES;
@@ -234,7 +235,7 @@ impl Tensor {
             shards,
             first: 0,
             codec: None,
-            is_plain: false,
+            now: None,
         }
     }
 
@@ -303,7 +304,7 @@ impl Tensor {
             shards: Vec::new(),
             first: 0,
             codec: None,
-            is_plain: false,
+            now: None,
         };
         tensor.mirror(1, on, &BTreeMap::new()).expect("it has no state to lose");
         tensor
@@ -491,8 +492,7 @@ impl Tensor {
         let on = &on.among(&self.members);
         self.is_flat = self.guarded && on.machines.len() == 1;
         self.mirror(copies, on, progress)?;
-        // Whether encoding pays may change with the plan; and then what is in each round.
-        self.is_plain = self.is_encoded_by_hubs() && rng.u32(0..4) == 0;
+        self.choose_codec(rng);
         let partition_bytes = match self.codec {
             Some(_) => CODED_CHUNK_BYTES as usize * rng.usize(1..4),
             None => 512 * rng.usize(1..8),

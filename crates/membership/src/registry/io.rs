@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sumpter_config::Texts;
 use sumpter_types::{
-    Bandwidth, DeviceGroup, Epoch, JobId, MemberId, Rack, Rank, Role, Stats, TensorId, TensorSpec,
+    Bandwidth, DeviceGroup, Epoch, JobId, MemberId, Rack, Rank, Role, Speeds, Stats, TensorId,
+    TensorSpec,
 };
 
 use crate::event::{FatalKind, MemberEvent};
@@ -102,6 +103,8 @@ pub struct Join {
     pub rack: Option<Rack>,
     /// The device group of a worker, if it has one.
     pub device_group: Option<DeviceGroup>,
+    /// How fast it is.
+    pub speeds: Speeds,
     /// Servers its job waits for; the largest of its workers' numbers counts.
     pub expected_servers: u32,
     /// How long its job waits for members; the longest of its workers' numbers counts.

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, Rank, Role, Stats};
+use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, Rank, Role, Speeds, Stats};
 
 use super::agreement::calls::Calls;
 use super::io::{Join, StallLimits};
 use super::job::stalls::{Report, has_moved};
-use crate::view::{ServerView, WorkerView};
+use crate::view::{RunSpeeds, ServerView, WorkerView};
 
 /// A gap between ticks beyond this means that the coordinator itself stood still, and members'
 /// silence says nothing about them. Ticks come four times a second.
@@ -206,6 +206,22 @@ impl Members {
         // By host, so that runs of one cluster place alike in whichever order servers joined.
         views.sort_by(|a, b| (&a.host, &a.lanes, a.member).cmp(&(&b.host, &b.lanes, b.member)));
         views
+    }
+
+    /// The least of what these workers and servers have measured.
+    pub fn speeds<'a>(
+        &self,
+        workers: &BTreeMap<Rank, MemberId>,
+        servers: impl Iterator<Item = &'a MemberId>,
+    ) -> Box<RunSpeeds> {
+        let of = |all: Speeds, id: &MemberId| match self.get(*id) {
+            Some(member) => all.least(&member.join.speeds),
+            None => all,
+        };
+        Box::new(RunSpeeds {
+            workers: workers.values().fold(Speeds::default(), of),
+            servers: servers.fold(Speeds::default(), of),
+        })
     }
 
     /// The longest wait that these workers ask for.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sumpter_config::{Texts, change};
-use sumpter_types::{JobStatus, MachineCount, MemberId, MemberStatus, Role, StatusReport};
+use sumpter_types::{
+    CodecChoice, JobStatus, MachineCount, MemberId, MemberStatus, Role, StatusReport,
+};
 use sumpter_wire::PROTOCOL_VERSION;
 
 use super::io::{Join, Options, RunMember, RunMembers, TuneReport, TuneRequest};
@@ -85,6 +87,7 @@ impl Overview<'_> {
         all.sort_by_key(|worker| worker.rank);
         let servers: Vec<(MemberId, &Member)> = self.members.servers().collect();
         let run = job.run.as_ref();
+        let compression = chosen(&all);
         JobStatus {
             name: name.to_owned(),
             run: run.map_or_else(String::new, |run| format!("{:016x}", run.id.0)),
@@ -113,6 +116,7 @@ impl Overview<'_> {
             stall: job.stall(now, self.members).map(|stall| stall.status()),
             over: false,
             settings: job.changeable(),
+            compression,
         }
     }
 
@@ -173,6 +177,16 @@ impl Overview<'_> {
             settings: job.map(Job::changeable).unwrap_or_default(),
         }
     }
+}
+
+/// What `auto` has chosen, as a worker has reported it: one that is here, if any has.
+fn chosen(workers: &[MemberStatus]) -> Vec<CodecChoice> {
+    let reported = |gone| {
+        move |worker: &&MemberStatus| worker.gone == gone && !worker.stats.choices.is_empty()
+    };
+    let worker =
+        workers.iter().find(reported(false)).or_else(|| workers.iter().find(reported(true)));
+    worker.map(|worker| worker.stats.choices.clone()).unwrap_or_default()
 }
 
 fn machine_names<'a>(members: &'a [(MemberId, &'a Member)]) -> impl Iterator<Item = &'a String> {

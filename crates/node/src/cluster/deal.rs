@@ -21,20 +21,22 @@ use crate::codecs::block_bytes;
 pub(crate) struct Planned<'a> {
     /// The plan for these ranks, or for all if there are none.
     pub ranks: &'a [Rank],
-    /// Bytes of the blocks of a compressed tensor, none of which is cut. What its machines send
-    /// is encoded once, so the hubs of racks have no part in it.
+    /// Bytes of the blocks of a tensor that may be compressed, none of which is cut.
     pub block: Option<u64>,
+    /// Whether it is. What its machines send is encoded once then, so the hubs of racks have no
+    /// part in it.
+    pub encoded: bool,
 }
 
 impl<'a> Planned<'a> {
     /// For a tensor that is not compressed.
     pub(crate) fn of(ranks: &'a [Rank]) -> Planned<'a> {
-        Planned { ranks, block: None }
+        Planned { ranks, block: None, encoded: false }
     }
 
-    /// For a tensor among these ranks.
-    pub(crate) fn tensor(spec: &TensorSpec, ranks: &'a [Rank]) -> Planned<'a> {
-        Planned { ranks, block: block_bytes(spec) }
+    /// For a tensor among these ranks, which may be encoded.
+    pub(crate) fn tensor(spec: &TensorSpec, ranks: &'a [Rank], encoded: bool) -> Planned<'a> {
+        Planned { ranks, block: block_bytes(spec), encoded }
     }
 }
 
@@ -53,6 +55,8 @@ pub(super) struct Deal {
     pub hubs: Option<Hubs>,
     /// Whether its trees have levels of racks.
     pub has_racks: bool,
+    /// Its machines, and the event loops of each.
+    pub machines: Vec<(Machine, usize)>,
 }
 
 /// The processes of a machine.
@@ -61,6 +65,17 @@ pub(super) struct Group<'a> {
     pub bandwidth_gbps: Option<f64>,
     pub rack: Option<&'a Rack>,
     pub servers: Vec<(Owner, Range<usize>)>,
+}
+
+impl Group<'_> {
+    /// Event loops of its processes; of each worker there are so many.
+    fn threads(&self, loops: u32) -> usize {
+        let of = |(owner, lanes): &(Owner, Range<usize>)| match owner {
+            Owner::Worker(_) => loops as usize,
+            Owner::Server(_) => lanes.len(),
+        };
+        self.servers.iter().map(of).sum()
+    }
 }
 
 impl Deal {
@@ -80,6 +95,7 @@ impl Deal {
                 Owner::Worker(_) | Owner::Server(_) => join(&mut groups, &mut known, source),
             }
         }
+        let threads: Vec<usize> = groups.iter().map(|group| group.threads(policy.loops)).collect();
         for group in &mut groups {
             let sums = match policy.architecture {
                 Architecture::Sumpter => true,
@@ -131,7 +147,8 @@ impl Deal {
         let placement = of_server
             .enumerate()
             .fold(placed, |placement, (server, lanes)| placement.over_interfaces(server, &lanes));
-        Ok(Deal { placement, servers, ranks, rack_hubs, hubs, has_racks })
+        let machines = machines.into_iter().zip(threads).collect();
+        Ok(Deal { placement, servers, ranks, rack_hubs, hubs, has_racks, machines })
     }
 
     /// Whether workers may be the hubs of racks, and how many servers may.

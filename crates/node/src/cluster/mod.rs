@@ -1,6 +1,7 @@
 //! From who takes part to which lane sums what: the coordinator's view becomes the plan.
 
 pub(crate) mod carriers;
+pub(crate) mod compression;
 pub(crate) mod deal;
 pub(crate) mod hubs;
 pub(crate) mod interfaces;
@@ -16,11 +17,13 @@ pub(crate) mod shards;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use sumpter_codec::Spec;
 use sumpter_endpoint::ConnId;
 use sumpter_membership::{ClusterView, ServerView, UNKNOWN_GBPS, WorkerView};
-use sumpter_plan::{Architecture, Dealing, PlanError, Role};
+use sumpter_plan::{Architecture, CodedTensor, Dealing, PlanError, Role};
 use sumpter_types::{Rack, Rank};
 
+use crate::cluster::compression::{Knowledge, Sizes, Verdict};
 use crate::cluster::deal::{Deal, Planned};
 use crate::cluster::hubs::Hubs;
 use crate::cluster::lanes::{LaneAddress, Owner, PlacedPartition, all_lanes};
@@ -40,6 +43,8 @@ pub(crate) struct Cluster {
     parts: HashMap<PlanKey, Deal>,
     /// The first lane of each worker that lives.
     first_lanes: HashMap<Rank, ConnId>,
+    /// What codecs are chosen by.
+    knowledge: Knowledge,
 }
 
 /// The living ranks of a plan, or none for all; and whether it is without the hubs of racks.
@@ -80,6 +85,10 @@ pub(crate) struct Policy {
     pub workers_may_fail: bool,
     /// Whether others go on when a worker dies, so that optimizer state is kept twice.
     pub elastic: bool,
+    /// Event loops of each worker.
+    pub loops: u32,
+    /// Smaller tensors are not compressed where that is chosen.
+    pub least_coded_bytes: u64,
 }
 
 impl Cluster {
@@ -108,7 +117,18 @@ impl Cluster {
                 first_lanes.entry(rank).or_insert(ConnId(number));
             }
         }
-        Ok(Cluster { lanes, policy, epoch, sources, assumed_gbps, whole, parts, first_lanes })
+        let knowledge = Knowledge::of(view);
+        Ok(Cluster {
+            lanes,
+            policy,
+            epoch,
+            sources,
+            assumed_gbps,
+            whole,
+            parts,
+            first_lanes,
+            knowledge,
+        })
     }
 
     /// Places the next tensor of the table: one of some ranks, or of all. A plan for some ranks
@@ -116,6 +136,19 @@ impl Cluster {
     pub(crate) fn place(&mut self, planned: Planned<'_>, bytes: u64) -> Vec<PlacedPartition> {
         let (deal, _) = self.deal(planned);
         deal.map(|deal| deal.place(bytes, planned.block)).unwrap_or_default()
+    }
+
+    /// What of some codecs a tensor gets that is summed by these ranks, or by all: one that pays.
+    pub(crate) fn choose(&mut self, ranks: &[Rank], tensor: CodedTensor, from: &[Spec]) -> Verdict {
+        if !self.knowledge.has(ranks)
+            && let Some((living, _)) = self.prepare(Planned::of(ranks))
+        {
+            let deal = if living.is_empty() { &self.whole } else { &self.parts[&(living, false)] };
+            let Policy { chunk_bytes, least_coded_bytes, .. } = self.policy;
+            let sizes = Sizes { chunk_bytes, least_coded_bytes };
+            self.knowledge.add(ranks, sizes, (&deal.machines, deal.has_racks));
+        }
+        self.knowledge.choose(ranks, tensor, from)
     }
 
     /// A plan, unless none of its ranks lives; and the lanes.
@@ -129,7 +162,7 @@ impl Cluster {
     }
 
     /// Makes a plan if there is none yet; its key, unless none of its ranks lives.
-    fn prepare(&mut self, Planned { ranks, block }: Planned<'_>) -> Option<PlanKey> {
+    fn prepare(&mut self, Planned { ranks, encoded, .. }: Planned<'_>) -> Option<PlanKey> {
         let lives = |rank: &Rank| self.lane_of(*rank).is_some();
         let living: Vec<Rank> = ranks.iter().copied().filter(lives).collect();
         if living.is_empty() && !ranks.is_empty() {
@@ -142,7 +175,7 @@ impl Cluster {
             false => self.parts[&key].has_racks,
         };
         // Without racks, compressed tensors are placed with the others.
-        if block.is_none() || !with_racks {
+        if !encoded || !with_racks {
             return Some(key);
         }
         let flat = (key.0, true);
@@ -397,6 +430,8 @@ mod tests {
             deterministic,
             workers_may_fail,
             elastic,
+            loops: 1,
+            least_coded_bytes: 64 << 10,
         }
     }
 
@@ -573,7 +608,7 @@ mod tests {
     fn compressed_tensors_are_placed_without_the_hubs_of_racks_and_cut_between_blocks() {
         let mut cluster = build(&in_racks(Some(1.0), Some("c")), Architecture::Sumpter).unwrap();
         for ranks in [&[][..], &[0, 1, 4, 5].map(Rank)] {
-            let compressed = Planned { ranks, block: Some(12_288) };
+            let compressed = Planned { ranks, block: Some(12_288), encoded: true };
             let placed = cluster.place(compressed, 1 << 20);
             assert!(placed.iter().all(|part| part.offset % 12_288 == 0), "{placed:?}");
             let mut roots: Vec<ConnId> = placed.iter().map(|part| part.root).collect();
@@ -586,7 +621,7 @@ mod tests {
         // Without racks they are dealt out with the others.
         let view = view(&["a", "b"], &["s"]);
         let [mut mixed, mut plain] = [0; 2].map(|_| build(&view, Architecture::Sumpter).unwrap());
-        let compressed = Planned { ranks: &[], block: Some(4096) };
+        let compressed = Planned { ranks: &[], block: Some(4096), encoded: true };
         assert_eq!(mixed.place(compressed, 3 << 15), plain.place(Planned::of(&[]), 3 << 15));
         assert_eq!(mixed.place(Planned::of(&[]), 5 << 15), plain.place(compressed, 5 << 15));
     }
@@ -625,7 +660,8 @@ mod tests {
                     compression: String::new(),
                 };
                 let (planned, members) = (&[][..], &everyone[..]);
-                let among = route::Participants { planned, members, contributors: 8 };
+                let (contributors, encoded) = (8, false);
+                let among = route::Participants { planned, members, contributors, encoded };
                 let of = (&spec, among);
                 let route = route::route(&mut cluster, &mut client, rank, of, &placed);
                 assert_eq!(route.tier, sumpter_wire::Tier::Rack);

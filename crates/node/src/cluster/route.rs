@@ -33,6 +33,8 @@ pub(crate) struct Participants<'a> {
     pub members: &'a [Rank],
     /// How many ranks' contributions are in the results, those included that others have added.
     pub contributors: u32,
+    /// Whether they are encoded.
+    pub encoded: bool,
 }
 
 /// Where partitions of a tensor go, as `rank` sees it; tells the client who takes part.
@@ -43,7 +45,7 @@ pub(crate) fn route(
     (spec, among): (&TensorSpec, Participants<'_>),
     partitions: &[(u32, PlacedPartition)],
 ) -> Route {
-    let Participants { planned, members, contributors } = among;
+    let Participants { planned, members, contributors, encoded } = among;
     // With nothing summed elsewhere, a link carries each contribution to a share once, and no sum.
     let shared = spec.collective == Collective::ReduceScatter
         && cluster.policy.architecture != Architecture::Ps;
@@ -60,7 +62,7 @@ pub(crate) fn route(
     let workers_may_fail = cluster.policy.workers_may_fail;
     let rooted = spec.collective.has_root().then_some(spec.root);
     let at_root = rooted.and_then(|rank| cluster.lane_of(rank));
-    let (hubs, lanes) = cluster.hubs_of(Planned::tensor(spec, planned));
+    let (hubs, lanes) = cluster.hubs_of(Planned::tensor(spec, planned, encoded));
     let Some(hubs) = hubs.filter(|_| !are_direct) else {
         return route_direct(client, (members, contributors), partitions);
     };

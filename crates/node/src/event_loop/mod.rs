@@ -287,11 +287,12 @@ impl EventLoop {
         self.worker_side.tend(now);
         self.perform_actions();
         if self.report.take_due(now) {
+            let stats = self.stats();
             let place = self.worker_side.place();
             match self.worker_side.member() {
-                Some(member) if place.is_first() => member.report(place.total(self.stats())),
+                Some(member) if place.is_first() => member.report(place.total(stats)),
                 _ => {
-                    place.store(self.stats());
+                    place.store(stats);
                     place.tell_first(Command::Reached(self.report.counters.step));
                 }
             }
@@ -308,7 +309,10 @@ impl EventLoop {
         [self.lane_side.recording(job)].into_iter().chain(client).collect()
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&mut self) -> Stats {
+        if let Some(run) = self.worker_side.run_mut() {
+            run.log_choices();
+        }
         let (lane, run) = (&self.lane_side.lane, self.worker_side.run());
         let mut stats = self.report.counters.report(&Surroundings {
             lane: lane.stats(),
@@ -330,6 +334,8 @@ impl EventLoop {
             stats.pending = run.pending(Instant::now(), REPORTED_OPS);
             stats.begun = run.begun_by_tensor();
             stats.refused = run.refused.to_vec();
+            stats.choices = run.choices().to_vec();
+            stats.counters.insert("compressed_tensors".to_owned(), run.compressed_tensors());
         }
         stats
     }

@@ -113,12 +113,13 @@ impl WorkerRun {
     /// Tells the client and the hub where a tensor is summed in this epoch. Returns what this
     /// worker is to pass on of rounds that were interrupted.
     pub(crate) fn lay_out(&mut self, id: TensorId, repairs: &[Repair]) -> Vec<Relayed> {
-        let Tensor { spec, coding, .. } = self.table.tensor(id).expect("a tensor of the table");
-        let (spec, coding) = (spec.clone(), coding.clone());
+        let coding = self.choose_coding(id);
+        let Tensor { spec, .. } = self.table.tensor(id).expect("a tensor of the table");
+        let (spec, encoded) = (spec.clone(), coding.is_some());
         let everyone = self.members(&spec);
         let stretches = self.groups.stretches(&spec, &everyone);
         let start = self.groups.own(&spec, &everyone, self.rank).start;
-        let mut partitions = self.place(&spec, &stretches);
+        let mut partitions = self.place((&spec, encoded), &stretches);
         if spec.collective == Collective::Update {
             partitions = among_mirrors(&partitions, &self.mirrors(id), spec.staleness);
         }
@@ -134,7 +135,7 @@ impl WorkerRun {
             };
             let parts: Vec<_> = numbered.iter().filter(within).copied().collect();
             if !spec.sharded || members.contains(&self.rank) {
-                let among = Participants { planned, members, contributors };
+                let among = Participants { planned, members, contributors, encoded };
                 whole.add(self.route(&spec, among, &parts));
             }
         }
@@ -150,7 +151,8 @@ impl WorkerRun {
         let mut passed_on: Vec<((Tier, Tier), Layout)> = whole.map(pass_on).collect();
         let (mut number, mut relayed) = (REPAIRED, Vec::new());
         for repair in repairs {
-            let mut again = self.sum_again(&spec, (&stretches, &partitions), repair, &mut number);
+            let of = (&spec, encoded);
+            let mut again = self.sum_again(of, (&stretches, &partitions), repair, &mut number);
             let mut held = Vec::new();
             for relay in &repair.relays {
                 let into = if relay.holder == self.rank { &mut held } else { &mut again.places };
@@ -177,10 +179,14 @@ impl WorkerRun {
     }
 
     /// The partitions of a tensor, each within a stretch.
-    fn place(&mut self, spec: &TensorSpec, stretches: &[Stretch]) -> Vec<PlacedPartition> {
+    fn place(
+        &mut self,
+        (spec, encoded): (&TensorSpec, bool),
+        stretches: &[Stretch],
+    ) -> Vec<PlacedPartition> {
         let mut partitions = Vec::new();
         for Stretch { bytes, planned, .. } in stretches {
-            let planned = Planned::tensor(spec, planned);
+            let planned = Planned::tensor(spec, planned, encoded);
             let placed = self.cluster.place(planned, bytes.len() as u64);
             let at = |part: PlacedPartition| PlacedPartition {
                 offset: bytes.start + part.offset,
@@ -194,7 +200,7 @@ impl WorkerRun {
     /// This worker's part in what is summed again of an interrupted round, but for what it relays.
     fn sum_again(
         &mut self,
-        spec: &TensorSpec,
+        (spec, encoded): (&TensorSpec, bool),
         (stretches, partitions): (&[Stretch], &[PlacedPartition]),
         repair: &Repair,
         number: &mut u32,
@@ -219,7 +225,7 @@ impl WorkerRun {
             let contributors = contributors as u32;
             let takes_part = members.contains(&self.rank);
             if takes_part || !spec.sharded {
-                let among = Participants { planned, members, contributors };
+                let among = Participants { planned, members, contributors, encoded };
                 let route = self.route(spec, among, &parts);
                 if takes_part {
                     own.add(route);

@@ -1,5 +1,7 @@
 //! A worker's part in a run: its client, the connections to all lanes, and what is under way.
 
+pub(crate) mod choices;
+pub(crate) mod coding;
 pub(crate) mod dials;
 pub(crate) mod epochs;
 pub(crate) mod lane_user;
@@ -35,12 +37,13 @@ use crate::cluster::paths::{NetworkPath, Sources, connection_number, paths};
 use crate::cluster::route::WorkerClient;
 use crate::cluster::shards::DeviceGroups;
 use crate::cluster::{Cluster, Policy};
-use crate::codecs::coding;
 use crate::command::{DeclarationId, Submission};
 use crate::completion::Promise;
 use crate::counters::Cause;
 use crate::error::OpError;
 use crate::recording::recorder;
+use crate::run::choices::Choices;
+use crate::run::coding::TensorCoding;
 use crate::run::dials::Dials;
 use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
@@ -74,6 +77,8 @@ pub(crate) struct WorkerRun {
     /// Whether it was told why the next epoch begins.
     announced: bool,
     pub table: Table,
+    /// What `auto` has chosen.
+    choices: Choices,
     pub dials: Dials,
     /// The lane in this process, if it is reached directly: its connection in the client and in
     /// the lane.
@@ -133,6 +138,8 @@ pub(crate) fn policy(config: &Config, view: &ClusterView) -> Policy {
         deterministic: config.deterministic,
         workers_may_fail: config.workers_may_fail(),
         elastic: config.is_elastic(),
+        loops: config.io_threads.max(1),
+        least_coded_bytes: config.compression_min_bytes,
     }
 }
 
@@ -215,6 +222,7 @@ impl WorkerRun {
             suspended: false,
             announced: false,
             table: Table::default(),
+            choices: Choices::default(),
             dials: Dials::default(),
             own: None,
             running: HashMap::new(),
@@ -376,9 +384,10 @@ impl WorkerRun {
         let (name, bytes) = (declared.name.clone(), own.len() as u64);
         let chunk_bytes = self.cluster.policy.chunk_bytes;
         let served = part.start..part.start + part.spec.elements().unwrap_or(0);
-        let (coding, unfit) = match coding(&declared, served, chunk_bytes, self.rank) {
+        let made = TensorCoding::new(&declared, served, chunk_bytes, self.rank);
+        let (coding, unfit) = match made {
             Ok(coding) => (coding, None),
-            Err(reason) => (None, Some(reason)),
+            Err(reason) => (TensorCoding::default(), Some(reason)),
         };
         let waiting = self.table.enter(id, declared, part, Tier::Root, bytes, coding);
         if let Some(reason) = unfit {

@@ -6,14 +6,14 @@
 //! Entries are never removed, as the job's own table is append-only.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use sumpter_engine::{Coding, Request, Supply};
+use sumpter_engine::{Request, Supply};
 use sumpter_types::{Collective, Rank, ReduceOp, Tag, TensorId, TensorSpec};
 use sumpter_wire::Tier;
 
 use crate::command::{DeclarationId, Submission};
 use crate::error::OpError;
+use crate::run::coding::TensorCoding;
 use crate::worker::loops::ServedPart;
 
 /// What became of a submission.
@@ -82,7 +82,7 @@ pub(crate) struct Tensor {
     /// The same of all parts.
     pub whole_bytes: u64,
     /// How this loop's part of it is compressed, if it is.
-    pub coding: Option<Arc<Coding>>,
+    pub coding: TensorCoding,
     /// Rounds begun.
     pub begun: u64,
     /// Rounds finished.
@@ -152,7 +152,7 @@ impl Table {
         ServedPart { spec, speaks, .. }: ServedPart,
         tier: Tier,
         bytes: u64,
-        coding: Option<Arc<Coding>>,
+        coding: TensorCoding,
     ) -> Vec<(DeclarationId, Submission)> {
         debug_assert_eq!(id.0 as usize, self.tensors.len(), "numbers are given in order");
         let name = self.index(&declared.name);
@@ -358,7 +358,7 @@ mod tests {
     /// The coordinator has numbered `x`, which this loop serves as a whole.
     fn enter(table: &mut Table) -> Vec<(DeclarationId, Submission)> {
         let part = ServedPart { spec: spec("x", 4), speaks: true, start: 0 };
-        table.enter(TensorId(0), spec("x", 4), part, Tier::Root, 16, None)
+        table.enter(TensorId(0), spec("x", 4), part, Tier::Root, 16, TensorCoding::default())
     }
 
     fn submission(priority: i32) -> Submission {

@@ -59,6 +59,35 @@ fn a_sum_is_within_the_error_of_its_codec_wherever_its_workers_are() {
 }
 
 #[test]
+fn what_is_chosen_is_the_same_on_all_ranks_and_follows_what_is_known_of_links() {
+    for (gbps, machines, is_exact) in [
+        (Some("0.1"), ["a", "b", "c"], false),
+        (Some("0.1"), ["a", "a", "b"], false),
+        (None, ["a", "b", "c"], true),
+        // Nothing crosses the network but to the server.
+        (Some("0.1"), ["a", "a", "a"], true),
+    ] {
+        let servers = usize::from(!is_exact);
+        let settings = [("partition_bytes", "16384"), ("io_threads", "2")];
+        let known = gbps.map(|gbps| ("bandwidth_gbps", gbps));
+        let all: Vec<_> = settings.into_iter().chain(known).collect();
+        let job = Job::start_with(servers, known.as_slice());
+        let sums = job.run_on(&machines, &all, |worker| {
+            let own = values(worker.rank());
+            let (done, tensor) = submit(worker, compressed("x", "auto:codecs=int8"), own);
+            assert_eq!(wait(&done), Ok(()));
+            tensor.values().to_vec()
+        });
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "{machines:?}: ranks differ");
+        let exact = |i| (0..3).map(|rank| value(rank, i)).sum::<f32>();
+        let off = (0..LEN).zip(&sums[0]).map(|(i, sum)| (sum - exact(i)).abs());
+        let most = off.fold(0.0, f32::max);
+        assert!(most < 0.3 && (most == 0.0) == is_exact, "{gbps:?} {machines:?}: {most}");
+        job.finish();
+    }
+}
+
+#[test]
 fn what_cannot_be_compressed_is_an_error_with_tensor_rank_and_codec() {
     let job = Job::start(0);
     job.run(2, &[("chunk_bytes", "6144")], |worker| {
@@ -82,6 +111,8 @@ fn what_cannot_be_compressed_is_an_error_with_tensor_rank_and_codec() {
         all(&TensorSpec { sharded: true, ..by("s") }, &["codec int8", "device group"]);
         all(&compressed("k", "topk:k=60000"), &["codec topk", "k=60000", "1 to 50003"]);
         all(&compressed("u", "zip"), &["no codec is called 'zip'"]);
+        let auto = TensorSpec { dtype: Dtype::I32, ..compressed("o", "auto") };
+        all(&auto, &["codec auto", "not int32"]);
         all(&compressed("a", "int8:bits=4"), &["codec int8 takes no argument 'bits'"]);
         all(&compressed("w", "powersgd"), &["codec powersgd works on whole matrices"]);
         // In every round.

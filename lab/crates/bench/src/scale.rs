@@ -18,7 +18,7 @@ use sumpter_plan::{
     server_weights,
 };
 use sumpter_types::{
-    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, PendingOp, Rank, ReduceOp, Role,
+    Bandwidth, BandwidthSource, Collective, Dtype, Epoch, PendingOp, Rank, ReduceOp, Role, Speeds,
     Staleness, Stats, TensorSpec,
 };
 use sumpter_wire::Token;
@@ -381,6 +381,7 @@ fn worker(spec: &CrowdSpec, token: &Token, rank: u32) -> JoinOptions {
         bandwidth: Some(Bandwidth { gbps: 100.0, source: BandwidthSource::Interface }),
         rack: None,
         device_group: None,
+        speeds: Speeds::default(),
         expected_servers: spec.servers,
         start_timeout: spec.patience,
         peer_timeout: spec.peer_timeout,

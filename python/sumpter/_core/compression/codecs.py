@@ -8,6 +8,9 @@ from typing import Any
 from sumpter import _native
 from sumpter._errors import UnsupportedError
 
+# One of several codecs, or none: the core chooses it for each tensor.
+AUTO = "auto"
+
 # Works on matrices as a whole, so a front has to do it.
 LOW_RANK = "powersgd"
 
@@ -85,7 +88,11 @@ class Codec:
 
 
 class Compression:
-    """The codecs to choose from; `none` leaves it to the setting `compression`."""
+    """The codecs to choose from; `none` leaves it to the setting `compression`.
+
+    `auto` compresses each tensor by the codec that pays for it, or not at all: of bf16 and int8, or
+    of those listed, `Compression.auto(codecs=["fp8", Compression.topk(k=0.01)])`.
+    """
 
     none = Codec("none")
     fp16 = Codec("fp16")
@@ -97,6 +104,7 @@ class Compression:
     randomk = Codec("randomk")
     dithering = Codec("dithering")
     powersgd = Codec(LOW_RANK)
+    auto = Codec(AUTO)
 
 
 @functools.lru_cache(maxsize=256)
@@ -125,4 +133,6 @@ def is_low_rank(codec: str) -> bool:
 
 def _word(value: object) -> str:
     """A value as the core reads it."""
+    if isinstance(value, list | tuple):
+        return "+".join(one.text if isinstance(one, Codec) else str(one) for one in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -260,6 +260,7 @@ impl Job {
             epoch: Epoch(1),
             workers: members.worker_views(&self.present),
             servers: members.server_views(servers),
+            speeds: members.speeds(&self.present, servers.iter()),
             coordinator_rank,
             ..ClusterView::default()
         }
@@ -544,7 +545,7 @@ impl Job {
     ) {
         let is_running = self.is_running();
         let Some(run) = &mut self.run else { return };
-        run.begin_epoch(context.members, wanted, why);
+        run.begin_epoch((context.members, &self.present), wanted, why);
         let view = run.view.clone();
         if is_running {
             context.tally.count(Happened::PlanChanged);

@@ -97,13 +97,19 @@ impl Run {
     }
 
     /// Begins the next epoch, under these servers; if its workers are at work, they stop.
-    pub fn begin_epoch(&mut self, members: &Members, wanted: &BTreeSet<MemberId>, why: &str) {
+    pub fn begin_epoch(
+        &mut self,
+        (members, workers): (&Members, &Present),
+        wanted: &BTreeSet<MemberId>,
+        why: &str,
+    ) {
         let present = self.servers();
         let retired = present.difference(wanted).filter(|id| members.contains(**id));
         let retired: Vec<MemberId> = retired.copied().collect();
         let is_starting = self.epochs.phase() == Phase::Starting;
         self.view.epoch = Epoch(self.view.epoch.0 + 1);
         self.view.servers = members.server_views(wanted);
+        self.view.speeds = members.speeds(workers, wanted.iter());
         self.epochs.begin(members.last_tick(), wanted, retired);
         let (epoch, count) = (self.view.epoch, wanted.len());
         info!(job = %self.view.name, %epoch, servers = count, "a new plan: {why}");

@@ -7,6 +7,7 @@ mod property;
 mod quotas;
 mod returning;
 mod runs;
+mod speeds;
 mod stalls;
 mod start;
 mod survivors;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use sumpter_types::{
     Bandwidth, BandwidthSource, Collective, DeviceGroup, Dtype, Epoch, JobId, MemberId, PendingOp,
-    Rank, ReduceOp, Role, Staleness, Stats, TensorId, TensorSpec,
+    Rank, ReduceOp, Role, Speeds, Staleness, Stats, TensorId, TensorSpec,
 };
 
 use super::{Event, Input, Join, Message, Options, Refusal, Registry, ServerMemory};
@@ -62,6 +63,7 @@ fn worker_of(job: &str, rank: u32, world_size: u32) -> Join {
         bandwidth: None,
         rack: None,
         device_group: None,
+        speeds: Speeds::default(),
         expected_servers: 0,
         start_timeout: Duration::from_secs(30),
         peer_timeout: Duration::from_secs(4),
