@@ -1,16 +1,26 @@
 //! The codecs of this process, and which tensors they can compress.
 
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use sumpter_codec::{BLOCK, CodecError, Registry, Spec};
+use sumpter_codec::{BLOCK, CodecError, Factory, Registry, Spec};
 use sumpter_engine::Coding;
 use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec};
 
+static CODECS: LazyLock<RwLock<Registry>> = LazyLock::new(RwLock::default);
+
 /// The codecs that tensors of this process can be compressed by.
-pub fn codecs() -> &'static Registry {
-    static CODECS: LazyLock<Registry> = LazyLock::new(Registry::new);
-    &CODECS
+pub fn codecs() -> Registry {
+    CODECS.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Adds a codec, which may fail to encode, for the workers and lanes that begin after that.
+///
+/// # Errors
+/// If the name is taken, or none.
+pub fn register_codec(name: &str, factory: Factory) -> Result<(), CodecError> {
+    let mut codecs = CODECS.write().unwrap_or_else(PoisonError::into_inner);
+    codecs.register_one_way(name, factory)
 }
 
 /// The codec of a tensor, if it is compressed.
@@ -66,7 +76,7 @@ pub(crate) fn check(spec: &TensorSpec, rank: Rank) -> Result<(), String> {
         )));
     }
     let elements = spec.elements().unwrap_or(0);
-    match Coding::new(codecs(), &codec, elements, 0..elements) {
+    match Coding::new(&codecs(), &codec, elements, 0..elements) {
         Ok(_) => Ok(()),
         Err(error) => Err(refused(&error)),
     }
@@ -86,7 +96,7 @@ pub(crate) fn coding(
     check_chunks(spec, chunk_bytes, rank)?;
     let (name, elements) = (&spec.name, spec.elements().unwrap_or(0));
     let made = codec_of(spec).and_then(|codec| {
-        codec.map(|codec| Coding::new(codecs(), &codec, elements, served)).transpose()
+        codec.map(|codec| Coding::new(&codecs(), &codec, elements, served)).transpose()
     });
     made.map(|coding| coding.map(Arc::new))
         .map_err(|error| format!("tensor '{name}', rank {rank}: {error}"))
