@@ -10,6 +10,7 @@ Works on NumPy arrays and on any DLPack array in host memory. For PyTorch see `s
 """
 
 from sumpter._core.compression.codecs import Compression
+from sumpter._core.compression.memory import compression_state, load_compression_state
 from sumpter._core.handles import Handle
 from sumpter._core.membership import (
     barrier,
@@ -62,8 +63,10 @@ __all__ = [
     "__version__",
     "barrier",
     "broadcast",
+    "compression_state",
     "init",
     "is_initialized",
+    "load_compression_state",
     "local_rank",
     "local_size",
     "poll",

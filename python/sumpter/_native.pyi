@@ -238,6 +238,22 @@ class Tensor:
         rank mirrors. The order of slots is that of `update_rules()`.
         """
 
+    def codec_memory(self) -> tuple[bytearray | None, bytearray | None]:
+        """What the codec of a compressed tensor keeps on this rank: residual and momentum.
+
+        Both are of float32, for all elements in their order; None for what the codec does not keep,
+        or if it has not encoded here yet. MismatchError while a round is under way.
+        """
+
+    def set_codec_memory(
+        self, residual: bytearray | memoryview | None, velocity: bytearray | memoryview | None
+    ) -> Handle:
+        """Has the next round go on from what codec_memory() returned, here or in another job.
+
+        What the codec does not keep is not used. It concerns this rank alone. The handle raises
+        MismatchError if a round is under way, or for another length.
+        """
+
     def refuse(self, reason: str) -> None:
         """This rank cannot take part: rounds under way and later ones fail on all ranks."""
 
@@ -562,6 +578,9 @@ def codec(text: str, *, keeps: bool = True) -> str:
     Unless it `keeps` anything from round to round, it is without error feedback. Raises ConfigError
     for an unknown codec or argument, and for momentum in one that keeps nothing.
     """
+
+def codec_keeps(text: str) -> tuple[bool, bool]:
+    """Whether a codec keeps from round to round what it leaves out, and whether momentum."""
 
 def codecs() -> list[str]:
     """The names of all codecs."""

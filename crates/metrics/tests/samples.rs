@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 33] = [
+const COUNTERS: [&str; 34] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -43,6 +43,7 @@ const COUNTERS: [&str; 33] = [
     "rack_hubs",
     "rack_bytes",
     "event_loops",
+    "skipped_blocks",
 ];
 
 fn counters() -> BTreeMap<String, f64> {

@@ -48,6 +48,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codec, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codecs, module)?)?;
+    module.add_function(wrap_pyfunction!(codecs::codec_keeps, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codec_rates, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_rules, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_coefficients, module)?)?;
