@@ -585,6 +585,13 @@ def codec_keeps(text: str) -> tuple[bool, bool]:
 def codecs() -> list[str]:
     """The names of all codecs."""
 
+def register_codec(name: str, make: Callable[..., object]) -> None:
+    """Has codecs of this name be those that `make` returns, of arguments that are texts.
+
+    For workers and servers of this process that begin after that. ConfigError for a name that is
+    taken, or has other characters than lower-case letters, digits and "_".
+    """
+
 def update_rules() -> dict[str, list[str]]:
     """The update rules, and the slots that each keeps beside the value, in their order."""
 
