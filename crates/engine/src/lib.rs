@@ -19,7 +19,7 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Backlog, Client, ClientSettings, CodecMemory, CodecMemoryError, Event, Layout,
+    Backlog, Carrier, Client, ClientSettings, CodecMemory, CodecMemoryError, Event, Layout,
     MirroredElements, OpId, OrderSpan, Outstanding, Place, REPAIRED, Request, RetainedChunk,
     Standing, Supply, VariablePlace,
 };
