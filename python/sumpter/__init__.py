@@ -10,6 +10,8 @@ Works on NumPy arrays and on any DLPack array in host memory. For PyTorch see `s
 """
 
 from sumpter._core.compression.codecs import Compression
+from sumpter._core.compression.memory import compression_state, load_compression_state
+from sumpter._core.compression.own import register_codec
 from sumpter._core.handles import Handle
 from sumpter._core.membership import (
     barrier,
@@ -62,8 +64,10 @@ __all__ = [
     "__version__",
     "barrier",
     "broadcast",
+    "compression_state",
     "init",
     "is_initialized",
+    "load_compression_state",
     "local_rank",
     "local_size",
     "poll",
@@ -71,6 +75,7 @@ __all__ = [
     "push_pull_async",
     "rank",
     "record_samples",
+    "register_codec",
     "shutdown",
     "size",
     "synchronize",

@@ -238,6 +238,22 @@ class Tensor:
         rank mirrors. The order of slots is that of `update_rules()`.
         """
 
+    def codec_memory(self) -> tuple[bytearray | None, bytearray | None]:
+        """What the codec of a compressed tensor keeps on this rank: residual and momentum.
+
+        Both are of float32, for all elements in their order; None for what the codec does not keep,
+        or if it has not encoded here yet. MismatchError while a round is under way.
+        """
+
+    def set_codec_memory(
+        self, residual: bytearray | memoryview | None, velocity: bytearray | memoryview | None
+    ) -> Handle:
+        """Has the next round go on from what codec_memory() returned, here or in another job.
+
+        What the codec does not keep is not used. It concerns this rank alone. The handle raises
+        MismatchError if a round is under way, or for another length.
+        """
+
     def refuse(self, reason: str) -> None:
         """This rank cannot take part: rounds under way and later ones fail on all ranks."""
 
@@ -563,8 +579,18 @@ def codec(text: str, *, keeps: bool = True) -> str:
     for an unknown codec or argument, and for momentum in one that keeps nothing.
     """
 
+def codec_keeps(text: str) -> tuple[bool, bool]:
+    """Whether a codec keeps from round to round what it leaves out, and whether momentum."""
+
 def codecs() -> list[str]:
     """The names of all codecs."""
+
+def register_codec(name: str, make: Callable[..., object]) -> None:
+    """Has codecs of this name be those that `make` returns, of arguments that are texts.
+
+    For workers and servers of this process that begin after that. ConfigError for a name that is
+    taken, or has other characters than lower-case letters, digits and "_".
+    """
 
 def update_rules() -> dict[str, list[str]]:
     """The update rules, and the slots that each keeps beside the value, in their order."""

@@ -3,6 +3,7 @@
 //! Loops are over arrays of a fixed number of lanes, so that compilers vectorize them and the
 //! order of additions does not depend on how wide registers are.
 
+use std::borrow::Cow;
 use std::ops::AddAssign;
 
 use sumpter_sum::InstructionSet;
@@ -54,6 +55,9 @@ impl Block<'_> {
     }
 }
 
+/// What is wrong with a block.
+pub(crate) type Reason = Cow<'static, str>;
+
 /// A format of blocks.
 ///
 /// Everything is inlined into a loop over blocks that is compiled for each level.
@@ -65,7 +69,14 @@ pub(crate) trait Blocks {
     fn encode(&self, block: Block<'_>, out: &mut [u8]);
 
     /// Reads as many bytes as `len` says; an error if no encoder writes them.
-    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str>;
+    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason>;
+
+    /// As `encode`, of a format that may fail.
+    #[inline(always)]
+    fn try_encode(&self, block: Block<'_>, out: &mut [u8]) -> Result<(), Reason> {
+        self.encode(block, out);
+        Ok(())
+    }
 
     /// Adds what the bytes decode to. `scratch` is as long as `acc`.
     #[inline(always)]
@@ -75,7 +86,7 @@ pub(crate) trait Blocks {
         bytes: &[u8],
         acc: &mut [[u8; 4]],
         scratch: &mut [f32],
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), Reason> {
         self.decode(context, bytes, scratch)?;
         add(acc, scratch);
         Ok(())
@@ -143,13 +154,15 @@ pub(crate) fn pack_bits(flags: &[u8; BLOCK], out: &mut [u8]) {
 
 /// The scale that stands at the beginning of a block.
 #[inline(always)]
-pub(crate) fn read_scale(bytes: &[u8]) -> Result<(f32, &[u8]), &'static str> {
-    let Some((scale, rest)) = bytes.split_first_chunk() else { return Err("it has no scale") };
+pub(crate) fn read_scale(bytes: &[u8]) -> Result<(f32, &[u8]), Reason> {
+    let Some((scale, rest)) = bytes.split_first_chunk() else {
+        return Err("it has no scale".into());
+    };
     let scale = f32::from_le_bytes(*scale);
     if scale.is_nan() || (scale.is_sign_positive() && scale.is_finite()) {
         return Ok((scale, rest));
     }
-    Err("its scale is negative or infinite")
+    Err("its scale is negative or infinite".into())
 }
 
 /// Writes a scale, and returns what is behind it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sumpter_sum::InstructionSet;
 use sumpter_types::{Dtype, ReduceOp};
 
-use crate::block::{BLOCK, Blocks, blocks};
+use crate::block::{BLOCK, Blocks, Reason, blocks};
 use crate::call::{At, Encoded, Next, Previous};
 use crate::error::CodecError;
 use crate::formats::{
@@ -159,7 +159,8 @@ impl Codec {
     /// momentum nor residual is ever a NaN or an infinity: where it would be, it is 0.
     ///
     /// # Errors
-    /// If lengths do not fit each other, or the type is none of floats. Nothing is written then.
+    /// If lengths do not fit each other, or the type is none of floats: nothing is written then. If
+    /// a registered codec fails: blocks before that one have been written.
     pub fn encode(
         &self,
         at: At<'_>,
@@ -193,7 +194,12 @@ impl Codec {
         let skipped = with_format!(self, format => {
             set.run(Encode { format, set, at, x, previous, next, momentum, skip, out })
         });
-        Ok(Encoded { skipped })
+        let failed = |(block, reason): (u64, Reason)| CodecError::Failed {
+            codec: self.name().to_owned(),
+            block,
+            reason: reason.into_owned(),
+        };
+        Ok(Encoded { skipped: skipped.map_err(failed)? })
     }
 
     /// The largest magnitude of each block of what [`encode`](Codec::encode) would encode, as
@@ -328,8 +334,8 @@ impl Codec {
         Err(CodecError::Length { codec: self.name().to_owned(), what, bytes, expected })
     }
 
-    fn malformed(&self, block: u64, reason: &'static str) -> CodecError {
-        let (codec, reason) = (self.name().to_owned(), reason.to_owned());
+    fn malformed(&self, block: u64, reason: Reason) -> CodecError {
+        let (codec, reason) = (self.name().to_owned(), reason.into_owned());
         CodecError::Malformed { codec, block, reason }
     }
 }

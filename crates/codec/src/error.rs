@@ -69,6 +69,16 @@ pub enum CodecError {
         /// How long it should be.
         expected: usize,
     },
+    /// Correct the codec: a registered one could not encode.
+    #[error("codec {codec}: block {block} cannot be encoded: {reason}")]
+    Failed {
+        /// The codec.
+        codec: String,
+        /// The block's number in the tensor.
+        block: u64,
+        /// What it says.
+        reason: String,
+    },
     /// Close the connection: a peer sent what no encoder writes.
     #[error("codec {codec}: block {block} is malformed: {reason}")]
     Malformed {

@@ -1,6 +1,7 @@
 //! Codecs of users beside those of this crate.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::codec::Codec;
@@ -13,12 +14,26 @@ use crate::spec::{Arguments, NAMES, Scheme, Spec, parse};
 ///
 /// # Errors
 /// [`CodecError::UnknownArgument`] or [`CodecError::Argument`].
-pub type Factory = fn(&Arguments) -> Result<Arc<dyn CustomCodec>, CodecError>;
+pub type Factory =
+    Arc<dyn Fn(&Arguments) -> Result<Arc<dyn CustomCodec>, CodecError> + Send + Sync>;
 
 /// The codecs of this crate, and those that were registered.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Registry {
-    custom: BTreeMap<String, Factory>,
+    custom: BTreeMap<String, Registered>,
+}
+
+#[derive(Clone)]
+struct Registered {
+    factory: Factory,
+    /// Whether sums are encoded as well, unless somebody says otherwise.
+    encodes_sums: bool,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.custom.keys()).finish()
+    }
 }
 
 impl Registry {
@@ -34,13 +49,26 @@ impl Registry {
     /// # Errors
     /// If the name is taken, or none.
     pub fn register(&mut self, name: &str, factory: Factory) -> Result<(), CodecError> {
+        self.add(name, Registered { factory, encodes_sums: true })
+    }
+
+    /// The same of a codec that may fail to encode: sums are sent as they are, since a server that
+    /// cannot send one could only end the job.
+    ///
+    /// # Errors
+    /// As [`register`](Registry::register).
+    pub fn register_one_way(&mut self, name: &str, factory: Factory) -> Result<(), CodecError> {
+        self.add(name, Registered { factory, encodes_sums: false })
+    }
+
+    fn add(&mut self, name: &str, registered: Registered) -> Result<(), CodecError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         let expected = if self.names().chain([AUTO]).any(|taken| taken == name) {
             "a name that is not taken"
         } else if name.is_empty() || !name.chars().all(plain) {
             "lower-case letters, digits and '_'"
         } else {
-            self.custom.insert(name.to_owned(), factory);
+            self.custom.insert(name.to_owned(), registered);
             return Ok(());
         };
         Err(CodecError::Argument {
@@ -61,7 +89,7 @@ impl Registry {
     /// # Errors
     /// If there is no such codec, or an argument is not one of its.
     pub fn parse(&self, text: &str) -> Result<Spec, CodecError> {
-        let spec = parse(text, |name| self.custom.contains_key(name)).map_err(|error| {
+        let mut spec = parse(text, |name| self.custom.contains_key(name)).map_err(|error| {
             let known = self.names().collect::<Vec<_>>().join(", ");
             match error {
                 CodecError::Unknown { name, .. } => CodecError::Unknown { name, known },
@@ -69,6 +97,18 @@ impl Registry {
             }
         })?;
         self.custom(&spec.scheme)?;
+        let registered = self.custom.get(spec.scheme.name());
+        if registered.is_some_and(|registered| !registered.encodes_sums) {
+            let asks = spec.sum_feedback || text.contains("two_way=true");
+            if asks {
+                return Err(CodecError::Unsupported {
+                    codec: spec.scheme.name().to_owned(),
+                    reason: "its sums come back as they are: leave out two_way and sum_ef"
+                        .to_owned(),
+                });
+            }
+            spec.two_way = false;
+        }
         Ok(spec)
     }
 
@@ -85,6 +125,6 @@ impl Registry {
 
     fn custom(&self, scheme: &Scheme) -> Result<Option<Arc<dyn CustomCodec>>, CodecError> {
         let Scheme::Custom { name, arguments } = scheme else { return Ok(None) };
-        self.custom.get(name).map(|factory| factory(arguments)).transpose()
+        self.custom.get(name).map(|known| (known.factory)(arguments)).transpose()
     }
 }

@@ -3,7 +3,7 @@
 use sumpter_sum::{InstructionSet, Kernel};
 use sumpter_types::Dtype;
 
-use crate::block::{BLOCK, Block, Blocks, Context, INFINITY, largest};
+use crate::block::{BLOCK, Block, Blocks, Context, INFINITY, Reason, largest};
 use crate::call::{At, Next, Previous};
 
 /// A block as `f32`s.
@@ -13,7 +13,7 @@ type Wide = [f32; BLOCK];
 const WIDE_BYTES: usize = BLOCK * size_of::<f32>();
 
 /// The number of the malformed block, and what is wrong with it.
-type Malformed = (u64, &'static str);
+type Failed = (u64, Reason);
 
 #[inline(always)]
 fn context(set: InstructionSet, at: At<'_>, index: usize) -> Context {
@@ -170,10 +170,10 @@ pub(crate) struct Encode<'a, B> {
 
 impl<B: Blocks> Kernel for Encode<'_, B> {
     /// How many blocks were skipped.
-    type Output = usize;
+    type Output = Result<usize, Failed>;
 
     #[inline(always)]
-    fn run(self) -> usize {
+    fn run(self) -> Result<usize, Failed> {
         let Encode { format, set, at, x, previous, mut next, momentum, skip, mut out } = self;
         let source = Source { set, x, previous, momentum };
         let elements = source.elements();
@@ -188,26 +188,24 @@ impl<B: Blocks> Kernel for Encode<'_, B> {
             let (code, rest) = out.split_at_mut(format.len(count));
             out = rest;
             let context = context(set, at, index);
+            let failed = |reason| (context.number, reason);
             if skip && largest >= INFINITY {
                 y.fill(0.0);
-                format.encode(Block { x: y, largest: 0, context }, code);
+                format.try_encode(Block { x: y, largest: 0, context }, code).map_err(failed)?;
                 source.keep(index, &mut next);
                 skipped += 1;
                 continue;
             }
-            format.encode(Block { x: y, largest, context }, code);
+            format.try_encode(Block { x: y, largest, context }, code).map_err(failed)?;
             if let Some(residual) = &mut next.residual {
-                // An encoder's bytes are well-formed; were they not, all would be left.
-                if format.decode(context, code, decoded).is_err() {
-                    decoded.fill(0.0);
-                }
+                format.decode(context, code, decoded).map_err(failed)?;
                 let residual = part_mut(residual, size_of::<f32>(), index).as_chunks_mut().0;
                 for ((residual, y), decoded) in residual.iter_mut().zip(y).zip(decoded) {
                     *residual = finite(*y - *decoded).to_ne_bytes();
                 }
             }
         }
-        skipped
+        Ok(skipped)
     }
 }
 
@@ -247,10 +245,10 @@ pub(crate) struct Decode<'a, B> {
 }
 
 impl<B: Blocks> Kernel for Decode<'_, B> {
-    type Output = Result<(), Malformed>;
+    type Output = Result<(), Failed>;
 
     #[inline(always)]
-    fn run(self) -> Result<(), Malformed> {
+    fn run(self) -> Result<(), Failed> {
         let Decode { format, set, at, mut bytes, out: (dtype, out) } = self;
         let mut y: Wide = [0.0; BLOCK];
         for (index, out) in out.chunks_mut(BLOCK * dtype.size()).enumerate() {
@@ -274,10 +272,10 @@ pub(crate) struct Add<'a, B> {
 }
 
 impl<B: Blocks> Kernel for Add<'_, B> {
-    type Output = Result<(), Malformed>;
+    type Output = Result<(), Failed>;
 
     #[inline(always)]
-    fn run(self) -> Result<(), Malformed> {
+    fn run(self) -> Result<(), Failed> {
         let Add { format, set, at, mut bytes, acc } = self;
         let mut y: Wide = [0.0; BLOCK];
         for (index, acc) in acc.chunks_mut(WIDE_BYTES).enumerate() {

@@ -50,6 +50,7 @@ pub struct Config {
     /// The codec in canonical form; empty for none.
     pub compression: String,
     pub compression_min_bytes: u64,
+    pub codecs: Vec<String>,
     pub architecture: Architecture,
     pub placement: Dealing,
     pub colocated: Colocated,

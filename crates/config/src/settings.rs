@@ -351,6 +351,17 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| size_in(v, 0..=TIB, 1).map(|x| c.compression_min_bytes = x),
     },
     Setting {
+        name: "codecs",
+        env: "SUMPTER_CODECS",
+        unit: "",
+        default: "",
+        range: "names of Python modules, with commas between",
+        doc: "Modules that register codecs of your own, imported before a worker or a server \
+              begins. All of them need the same ones; servers without Python have none. See \
+              compression.md.",
+        put: |c, v| names(v).map(|x| c.codecs = x),
+    },
+    Setting {
         name: "architecture",
         env: "SUMPTER_ARCHITECTURE",
         unit: "",

@@ -91,6 +91,7 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("trunk_gbps", "100"),
         ("device_group", "host/0"),
         ("interfaces", "eth0,eth1"),
+        ("codecs", "mine,of.a.package"),
         ("timeline", "/a/t.json"),
         ("record_order", "/a/recorded"),
         ("replay_order", "/a/replayed"),

@@ -19,8 +19,9 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Backlog, Carrier, Client, ClientSettings, Event, Layout, MirroredElements, OpId, OrderSpan,
-    Outstanding, Place, REPAIRED, Request, RetainedChunk, Standing, Supply, VariablePlace,
+    Backlog, Carrier, Client, ClientSettings, CodecMemory, CodecMemoryError, Event, Layout,
+    MirroredElements, OpId, OrderSpan, Outstanding, Place, REPAIRED, Request, RetainedChunk,
+    Standing, Supply, VariablePlace,
 };
 pub use coding::Coding;
 pub use hub::{Hub, OpMemory, Subtotals};

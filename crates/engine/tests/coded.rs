@@ -8,8 +8,8 @@ use fastrand::Rng;
 use sumpter_codec::Registry;
 use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    Carrier, Client, ClientSettings, Coding, Event, Lane, LaneLimits, Layout, Peer, Place, Request,
-    Supply, exchange,
+    Carrier, Client, ClientSettings, CodecMemory, CodecMemoryError, Coding, Event, Lane,
+    LaneLimits, Layout, Peer, Place, Request, Supply, exchange,
 };
 use sumpter_transport::in_process;
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
@@ -63,6 +63,24 @@ fn layout(codec: Option<&str>) -> Layout {
     Layout::new((0..3).map(place).collect()).coded(coding)
 }
 
+/// A round; what was left out before is multiplied by `rescale`.
+fn request(rescale: f32) -> Request {
+    Request {
+        tensor: TensorId(0),
+        tier: Tier::Root,
+        collective: Collective::AllReduce,
+        dtype: Dtype::F32,
+        op: ReduceOp::Sum,
+        root: Rank(0),
+        average: false,
+        priority: 0,
+        supply: Supply::Whole,
+        call: None,
+        update: None,
+        rescale,
+    }
+}
+
 impl Job {
     fn new(codec: &str) -> Job {
         let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: false };
@@ -106,23 +124,9 @@ impl Job {
 
     /// A round of these contributions, while connections break; its result.
     fn round(&mut self, contributions: &[Vec<f32>], rescale: f32) -> Vec<f32> {
-        let request = Request {
-            tensor: TensorId(0),
-            tier: Tier::Root,
-            collective: Collective::AllReduce,
-            dtype: Dtype::F32,
-            op: ReduceOp::Sum,
-            root: Rank(0),
-            average: false,
-            priority: 0,
-            supply: Supply::Whole,
-            call: None,
-            update: None,
-            rescale,
-        };
         for ((client, _), x) in self.workers.iter_mut().zip(contributions) {
             let bytes = x.iter().flat_map(|x| x.to_ne_bytes()).collect();
-            client.submit(request, OwnedMemory { separate: None, bytes });
+            client.submit(request(rescale), OwnedMemory { separate: None, bytes });
         }
         let mut results = vec![None; self.workers.len()];
         while results.iter().any(Option::is_none) {
@@ -257,4 +261,49 @@ fn what_is_left_out_is_rescaled_with_the_learning_rate() {
     assert_eq!((second[0], second[256], second[1023]), (0.0, 4.5, 0.0));
     let left = job.left_out();
     assert_eq!((left[0], left[256], left[1023]), (3.0, 0.0, 4.5));
+}
+
+#[test]
+fn a_job_that_takes_over_what_codecs_keep_goes_on_as_if_it_had_not_ended() {
+    for codec in ["int8", "onebit:momentum=0.5", "topk:k=0.25,momentum=0.25", "int8:sum_ef=true"] {
+        let mut rng = Rng::with_seed(3);
+        let all: Vec<_> = (0..6).map(|_| contributions(&mut rng, false)).collect();
+        let mut whole = Job::new(codec);
+        let expected: Vec<_> = all.iter().map(|all| whole.round(all, 1.0)).collect();
+        let mut first = Job::new(codec);
+        let mut results: Vec<_> = all[..3].iter().map(|all| first.round(all, 1.0)).collect();
+        let mut second = Job::new(codec);
+        let coding = layout(Some(codec)).coding.unwrap();
+        for ((from, _), (to, _)) in first.workers.iter().zip(&mut second.workers) {
+            let memory = from.codec_memory(TensorId(0)).unwrap();
+            assert_eq!(memory.velocity.is_some(), codec.contains("momentum"));
+            to.set_codec_memory(TensorId(0), &coding, &memory).unwrap();
+            assert_eq!(to.codec_memory(TensorId(0)).unwrap(), memory);
+        }
+        results.extend(all[3..].iter().map(|all| second.round(all, 1.0)));
+        assert!(results == expected, "{codec}");
+        let without = Job::new(codec).round(&all[3], 1.0);
+        assert!(without != expected[3], "{codec}: nothing was taken over");
+    }
+}
+
+#[test]
+fn what_codecs_keep_is_read_and_set_between_rounds_and_of_its_own_length() {
+    let mut job = Job::new("onebit");
+    let coding = layout(Some("onebit")).coding.unwrap();
+    let (client, _) = &mut job.workers[1];
+    assert_eq!(client.codec_memory(TensorId(0)), Ok(CodecMemory::default()));
+    let short = CodecMemory { residual: Some(vec![0; 4 * ELEMENTS - 4]), velocity: None };
+    let error = client.set_codec_memory(TensorId(0), &coding, &short).unwrap_err();
+    let text = "its codec keeps a residual of 10000 bytes (float32), and 9996 were given";
+    assert_eq!(error.to_string(), text);
+    // A codec without momentum has no use for it.
+    let momentum = CodecMemory { residual: None, velocity: Some(vec![0; 4]) };
+    client.set_codec_memory(TensorId(0), &coding, &momentum).unwrap();
+    let bytes = vec![0; 4 * ELEMENTS];
+    client.submit(request(1.0), OwnedMemory { separate: None, bytes });
+    assert_eq!(client.codec_memory(TensorId(0)), Err(CodecMemoryError::UnderWay));
+    let none = CodecMemory::default();
+    let refused = client.set_codec_memory(TensorId(0), &coding, &none);
+    assert_eq!(refused, Err(CodecMemoryError::UnderWay));
 }

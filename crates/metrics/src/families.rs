@@ -144,6 +144,9 @@ families! {
          of cause send this is the achievable bandwidth.");
     PAUSES = counter(Worker, "sumpter_pauses", "",
         "Pauses of the worker for a new plan.");
+    SKIPPED_BLOCKS = counter(Worker, "sumpter_skipped_blocks", "",
+        "Blocks of compressed gradients that were encoded as zeros because of a NaN or an infinity \
+         (nan=skip).");
     RACK_HUBS = gauge(Worker, "sumpter_rack_hubs", "",
         "Whether each rack sums its machines' contributions before they leave it, 1 or 0; absent \
          where no rack is known.");

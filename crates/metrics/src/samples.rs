@@ -201,6 +201,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("busy_s", &BUSY),
     ("drained_bytes", &DRAINED),
     ("pauses", &PAUSES),
+    ("skipped_blocks", &SKIPPED_BLOCKS),
     ("rack_hubs", &RACK_HUBS),
     ("compressed_tensors", &COMPRESSED),
     ("event_loops", &EVENT_LOOPS),

@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 34] = [
+const COUNTERS: [&str; 35] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -44,6 +44,7 @@ const COUNTERS: [&str; 34] = [
     "rack_bytes",
     "event_loops",
     "compressed_tensors",
+    "skipped_blocks",
 ];
 
 fn counters() -> BTreeMap<String, f64> {

@@ -35,7 +35,7 @@ pub fn codec_rates(spec: &Spec) -> Result<CodecRates, CodecError> {
     }
     let started = Instant::now();
     let mut clock = || started.elapsed().as_secs_f64();
-    let rates = Trial::new(codecs(), &sized(spec), ELEMENTS)?.rates(PHASE_S, &mut clock)?;
+    let rates = Trial::new(&codecs(), &sized(spec), ELEMENTS)?.rates(PHASE_S, &mut clock)?;
     measured.insert(name, rates);
     Ok(rates)
 }
@@ -46,7 +46,7 @@ pub fn codec_rates(spec: &Spec) -> Result<CodecRates, CodecError> {
 /// As [`codec_rates`]; if the codec does not fit the tensor.
 pub fn candidate(spec: &Spec, tensor: CodedTensor) -> Result<Candidate, CodecError> {
     let elements = tensor.bytes / tensor.dtype.size() as u64;
-    let traffic = Traffic::of(codecs(), spec, tensor.dtype, elements)?;
+    let traffic = Traffic::of(&codecs(), spec, tensor.dtype, elements)?;
     Ok(Candidate {
         codec: spec.to_string(),
         contribution_bytes: traffic.contribution,

@@ -1,15 +1,25 @@
 //! The codecs of this process, and which tensors they can compress.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, PoisonError, RwLock};
 
-use sumpter_codec::{AUTO, BLOCK, CodecError, Registry, Selection};
+use sumpter_codec::{AUTO, BLOCK, CodecError, Factory, Registry, Selection};
 use sumpter_engine::Coding;
 use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec};
 
+static CODECS: LazyLock<RwLock<Registry>> = LazyLock::new(RwLock::default);
+
 /// The codecs that tensors of this process can be compressed by.
-pub fn codecs() -> &'static Registry {
-    static CODECS: LazyLock<Registry> = LazyLock::new(Registry::new);
-    &CODECS
+pub fn codecs() -> Registry {
+    CODECS.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Adds a codec, which may fail to encode, for the workers and lanes that begin after that.
+///
+/// # Errors
+/// If the name is taken, or none.
+pub fn register_codec(name: &str, factory: Factory) -> Result<(), CodecError> {
+    let mut codecs = CODECS.write().unwrap_or_else(PoisonError::into_inner);
+    codecs.register_one_way(name, factory)
 }
 
 /// How a tensor is compressed, if it is.
@@ -73,7 +83,7 @@ pub(crate) fn check(spec: &TensorSpec, rank: Rank) -> Result<(), String> {
         // Those that do not fit are not chosen.
         Selection::Auto(_) => Ok(()),
         Selection::Codec(codec) => {
-            let made = Coding::new(codecs(), &codec, elements, 0..elements);
+            let made = Coding::new(&codecs(), &codec, elements, 0..elements);
             made.map(|_| ()).map_err(|error| refused(&error))
         }
     }

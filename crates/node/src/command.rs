@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use sumpter_coordinator::Member;
-use sumpter_engine::OrderSpan;
+use sumpter_engine::{CodecMemory, OrderSpan};
 use sumpter_membership::{ClusterView, MemberEvent};
 use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
@@ -44,9 +44,32 @@ pub(crate) struct Submission {
     pub rescale: f32,
     /// In which order it changes a variable asynchronously; nothing: as it comes.
     pub order: Vec<OrderSpan>,
-    /// No round: the variable has these parts from now on.
-    pub state: Option<Vec<Vec<u8>>>,
+    /// No round: the tensor has this from now on.
+    pub given: Option<Given>,
     pub since: Instant,
+}
+
+/// What a tensor has from now on.
+#[derive(Clone, Debug)]
+pub(crate) enum Given {
+    /// A variable: its value, and perhaps its slots.
+    State(Vec<Vec<u8>>),
+    /// A compressed tensor: what its codec has kept.
+    Memory(CodecMemory),
+}
+
+impl Given {
+    /// What a loop gets that serves a part of a tensor, these bytes of what is kept; one loop
+    /// serves all of a variable.
+    pub(crate) fn part(&self, bytes: &Range<usize>) -> Given {
+        let part = |of: &Option<Vec<u8>>| of.as_ref().map(|of| of[bytes.clone()].to_vec());
+        match self {
+            Given::State(parts) => Given::State(parts.clone()),
+            Given::Memory(CodecMemory { residual, velocity }) => {
+                Given::Memory(CodecMemory { residual: part(residual), velocity: part(velocity) })
+            }
+        }
+    }
 }
 
 /// What is sent once it is as late as this.
@@ -71,6 +94,8 @@ pub(crate) enum Command {
     Submit(DeclarationId, Submission),
     /// Answer with what is mirrored here of a variable.
     Mirrored(DeclarationId, Sender<Vec<MirroredParts>>),
+    /// Answer with what the codec of a compressed tensor has kept here.
+    CodecMemory(DeclarationId, Sender<Result<CodecMemory, OpError>>),
     /// What a round does that was begun without saying so.
     Decide(Arc<Deferred>, Update),
     /// These bytes of this loop's part of a contribution are in the memory now.

@@ -33,6 +33,8 @@ pub(crate) struct OfClient {
     /// Bytes that take credit.
     pub admitted_bytes: usize,
     pub operations: usize,
+    /// Blocks that counted as zeros since they were not finite (`nan=skip`).
+    pub skipped_blocks: u64,
     /// Whether the racks of the job's machines sum, and where; none if no rack is known.
     pub rack_hubs: Option<RackHubs>,
 }
@@ -227,6 +229,7 @@ impl Counters {
             ("operations", client.operations as f64),
             ("pauses", self.pauses as f64),
             ("drained_bytes", self.drained as f64),
+            ("skipped_blocks", client.skipped_blocks as f64),
             ("event_loops", 1.0),
         ];
         let flag = |value| f64::from(u8::from(value));
@@ -275,12 +278,19 @@ mod tests {
         counters.wait(Some(Cause::Plan), at(500));
         counters.wait(None, at(505));
         let backlog = Backlog { partitions: 7, bytes: 11 };
-        let client = OfClient { backlog, admitted_bytes: 9, operations: 2, rack_hubs: None };
+        let client = OfClient {
+            backlog,
+            admitted_bytes: 9,
+            operations: 2,
+            skipped_blocks: 3,
+            rack_hubs: None,
+        };
         let told = report(&counters, Some(client));
         let waited = WAITING.map(|name| told[name]);
         assert_eq!(waited, [0.030, 0.070, 0.005, 0.0]);
         let queues = ["queued_partitions", "queued_bytes", "credit_used_bytes", "operations"];
         assert_eq!(queues.map(|name| told[name]), [7.0, 11.0, 9.0, 2.0]);
+        assert_eq!(told["skipped_blocks"], 3.0);
         assert!(!told.contains_key("rack_hubs"));
         for (sum, on_workers, on_servers) in [(false, false, 0), (true, true, 0), (true, false, 4)]
         {
@@ -304,7 +314,13 @@ mod tests {
         counters.sent(7, true);
         counters.wait(None, at(900));
         let backlog = Backlog { partitions: 0, bytes: 0 };
-        let client = OfClient { backlog, admitted_bytes: 0, operations: 0, rack_hubs: None };
+        let client = OfClient {
+            backlog,
+            admitted_bytes: 0,
+            operations: 0,
+            skipped_blocks: 0,
+            rack_hubs: None,
+        };
         let told = report(&counters, Some(client));
         assert_eq!((told["drained_bytes"], told["wait_send_s"]), (50.0, 0.020));
         assert_eq!(told["bytes_sent_away"], 1057.0);

@@ -29,7 +29,7 @@ mod trace;
 mod worker;
 
 pub use codec_rates::{addition_rate, candidate, codec_rates};
-pub use codecs::codecs;
+pub use codecs::{codecs, register_codec};
 pub use command::MirroredParts;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};
@@ -37,7 +37,7 @@ pub use join::seat_options;
 pub use metrics::tell_of_coordinator;
 pub use run::in_force;
 pub use server::{drain, run_coordinator, serve, start_coordinator, status, tune};
-pub use sumpter_engine::OrderSpan;
+pub use sumpter_engine::{CodecMemory, OrderSpan};
 pub use trace::{TraceSummary, trace};
 pub use worker::Worker;
 pub use worker::deferred::DeferredRound;

@@ -25,6 +25,13 @@ pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
     Ok(selection.to_string())
 }
 
+/// Whether a codec keeps a residual, and whether momentum; see the stub.
+#[pyfunction]
+pub fn codec_keeps(text: &str) -> PyResult<(bool, bool)> {
+    let spec = sumpter_node::codecs().parse(text).map_err(from_codec)?;
+    Ok((spec.feedback, spec.momentum.is_some()))
+}
+
 /// The names of all codecs.
 #[pyfunction]
 pub fn codecs() -> Vec<String> {

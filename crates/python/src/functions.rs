@@ -13,6 +13,7 @@ use sumpter_sum::InstructionSet;
 use sumpter_types::{Dtype, ReduceOp, Rule, Stats, Update};
 
 use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
+use crate::own_codec::import_codecs;
 use crate::settings::load;
 
 /// How long a coordinator that is stopped waits for its members to leave.
@@ -134,6 +135,7 @@ pub fn interruptible<T: Send>(
 #[pyfunction]
 pub fn serve(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<()> {
     let config = load(settings)?;
+    import_codecs(py, &config.codecs)?;
     interruptible(py, |interrupted| sumpter_node::serve(&config, interrupted))
 }
 

@@ -9,6 +9,7 @@ mod dlpack;
 mod errors;
 mod functions;
 mod handle;
+mod own_codec;
 mod seat;
 mod settings;
 mod tensor;
@@ -48,6 +49,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codec, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codecs, module)?)?;
+    module.add_function(wrap_pyfunction!(codecs::codec_keeps, module)?)?;
+    module.add_function(wrap_pyfunction!(own_codec::register_codec, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codec_rates, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_rules, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_coefficients, module)?)?;

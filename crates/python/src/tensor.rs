@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
-use sumpter_node::{OpRequest, OrderSpan, Slices, Tensor as RustTensor};
+use pyo3::types::{PyByteArray, PyBytes, PyTuple};
+use sumpter_node::{CodecMemory, OpRequest, OrderSpan, Slices, Tensor as RustTensor};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, Rule, Update};
 
-use crate::errors::ConfigError;
+use crate::errors::{ConfigError, from_op};
 use crate::handle::{Decision, Handle, Supply, call};
 
 /// A declared tensor.
@@ -147,6 +147,29 @@ impl Tensor {
     fn set_state(&self, py: Python<'_>, parts: Vec<PyBuffer<u8>>) -> PyResult<Handle> {
         let parts = parts.iter().map(|part| part.to_vec(py)).collect::<PyResult<_>>()?;
         Ok(Handle::new(self.inner.set_state(parts)))
+    }
+
+    /// What the codec keeps from round to round, residual and momentum; see the stub.
+    #[allow(clippy::type_complexity)] // Two parts, each of which may lack.
+    fn codec_memory(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<(Option<Py<PyByteArray>>, Option<Py<PyByteArray>>)> {
+        let memory = py.detach(|| self.inner.codec_memory()).map_err(from_op)?;
+        let bytes = |part: Vec<u8>| PyByteArray::new(py, &part).unbind();
+        Ok((memory.residual.map(bytes), memory.velocity.map(bytes)))
+    }
+
+    /// Has the codec go on from what another run has kept; see the stub.
+    fn set_codec_memory(
+        &self,
+        py: Python<'_>,
+        residual: Option<PyBuffer<u8>>,
+        velocity: Option<PyBuffer<u8>>,
+    ) -> PyResult<Handle> {
+        let copy = |part: Option<PyBuffer<u8>>| part.map(|part| part.to_vec(py)).transpose();
+        let memory = CodecMemory { residual: copy(residual)?, velocity: copy(velocity)? };
+        Ok(Handle::new(self.inner.set_codec_memory(memory)))
     }
 
     /// This rank cannot take part in the rounds: they fail on all ranks; see the stub.

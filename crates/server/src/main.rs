@@ -52,6 +52,11 @@ fn run(command: &Command) -> Result<Option<u8>, Failure> {
     // Once: the second signal needs no answer, see `Stop`.
     let mut interrupted = || stop.signal().is_some() && !std::mem::replace(&mut told, true);
     let done = match command {
+        Command::Serve(_) if !config.codecs.is_empty() => Err(NodeError::Refused(format!(
+            "setting codecs ({}): this server has no Python to import modules: run `sumpter serve` \
+             of the Python package, or unset codecs",
+            config.codecs.join(",")
+        ))),
         Command::Serve(_) => sumpter_node::serve(&config, &mut interrupted),
         Command::Coordinator(options) => {
             sumpter_node::run_coordinator(&options.listen, &config, &mut interrupted)

@@ -47,6 +47,23 @@ class Done:
         callback()
 
 
+class Successor:
+    """A round, and what had to be set before it, which is done when the round is."""
+
+    def __init__(self, before: RoundHandle, round_: RoundHandle) -> None:
+        self._before, self._round = before, round_
+
+    def poll(self) -> bool:
+        return self._before.poll() and self._round.poll()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        self._round.wait(timeout_s)
+        self._before.wait(timeout_s)
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        self._round.on_done(callback)
+
+
 class Handle(Generic[_T]):
     """An operation of one round; `finish` makes its result when the round is done.
 

@@ -24,6 +24,7 @@ from sumpter._core.rendezvous import (
     meet,
 )
 from sumpter._core.tensor import (
+    CodecMemory,
     Description,
     Tensor,
     TensorCycle,
@@ -60,6 +61,8 @@ class Session:
         # Whether a timeline is written, which has nothing to show of what begins no round.
         self.has_timeline = has_timeline(meeting.settings)
         self._cycles: dict[tuple[Any, ...], TensorCycle] = {}
+        # What codecs kept in an earlier job, of tensors that are not declared yet, by name.
+        self.restored: dict[str, CodecMemory] = {}
         # What fronts know of the operations of one description, by a key that describes them.
         self.operations: dict[tuple[Any, ...], Any] = {}
         self._scopes: dict[tuple[str, int], dict[str, object]] = {}
@@ -165,7 +168,13 @@ class Session:
         tensor = self._declared.get(key)
         if tensor is None:
             tensor = self._declared[key] = Tensor(self, name, described)
+            if name in self.restored and tensor.keeps:
+                tensor.restore(self.restored.pop(name))
         return tensor
+
+    def declared(self) -> list[Tensor]:
+        """The tensors that have been declared."""
+        return list(self._declared.values())
 
     def is_of_all(self, ranks: Sequence[int] | None) -> bool:
         """Whether an operation among `ranks` is one of all ranks; None means all."""
@@ -192,7 +201,7 @@ class Session:
 
     def rounds(self) -> dict[Tensor, int]:
         """How many rounds of each declared tensor have begun."""
-        return {tensor: tensor.rounds for tensor in list(self._declared.values())}
+        return {tensor: tensor.rounds for tensor in self.declared()}
 
     def uses_since(self, before: Mapping[Tensor, int]) -> list[TensorUse]:
         """The reduced tensors with rounds begun since `rounds()` returned `before`.

@@ -12,9 +12,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sumpter._core.handles import Done, RoundHandle
+from sumpter import _native
+from sumpter._core.handles import Done, RoundHandle, Successor
 
 if TYPE_CHECKING:
     from sumpter._core.session import Session
@@ -71,6 +72,13 @@ class Description(NamedTuple):
     compression: str = ""
 
 
+class CodecMemory(NamedTuple):
+    """What the codec of a tensor keeps on this rank, as the bytes of float32; None for zeros."""
+
+    residual: bytearray | memoryview | None = None
+    momentum: bytearray | memoryview | None = None
+
+
 def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     """When each tensor is ready, in seconds after the first of its training step: the medians.
 
@@ -104,8 +112,8 @@ class TensorUse(NamedTuple):
 class Tensor:
     """A tensor of the session's table under one name, with one description."""
 
-    __slots__ = ("_is_empty", "_submit", "description", "is_alone", "name", "native", "session",
-                 "shard")  # fmt: skip
+    __slots__ = ("_is_empty", "_restored", "_submit", "description", "is_alone", "name", "native",
+                 "session", "shard")  # fmt: skip
 
     def __init__(self, session: Session, name: str, description: Description) -> None:
         self.session = session
@@ -122,6 +130,8 @@ class Tensor:
         self.is_alone = description.rule is None and is_alone
         self.native = native
         self._submit = native.submit
+        # What the next round is to go on from, of an earlier job.
+        self._restored: CodecMemory | None = None
 
     @property
     def rounds(self) -> int:
@@ -207,6 +217,39 @@ class Tensor:
         """
         return _DONE if self._is_empty else self.native.set_state(parts)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether its codec keeps anything from round to round."""
+        codec = self.description.compression
+        return bool(codec) and any(_native.codec_keeps(codec))
+
+    def codec_memory(self) -> CodecMemory:
+        """What the codec keeps on this rank; MismatchError while a round is under way."""
+        if self._restored is not None:
+            return self._restored
+        return CodecMemory() if self._is_empty else CodecMemory(*self.native.codec_memory())
+
+    def restore(self, memory: CodecMemory) -> None:
+        """Has the next round go on from what codec_memory() returned, in this job or another.
+
+        That round fails if one is under way when it is begun, or if the memory is of another size.
+        """
+        self._restored = memory
+        self._submit = self._submit_restored
+
+    def _submit_restored(self, *arguments: Any) -> RoundHandle:
+        return self._after_restoring(self._set_memory(), self.native.submit(*arguments))
+
+    def _set_memory(self) -> RoundHandle | None:
+        """Puts what is to be restored before the next round."""
+        memory, self._restored = self._restored, None
+        self._submit = self.native.submit
+        return None if memory is None else self.native.set_codec_memory(*memory)
+
+    @staticmethod
+    def _after_restoring(restored: RoundHandle | None, round_: RoundHandle) -> RoundHandle:
+        return round_ if restored is None else Successor(restored, round_)
+
     def refuse(self, reason: str) -> None:
         """This rank cannot take part: rounds under way and later ones fail on all ranks.
 
@@ -242,9 +285,11 @@ class Tensor:
         `slice_bytes`, is final. The tensor must have elements.
         """
         self._note()
-        return self.native.submit_staged(
+        restored = self._set_memory()
+        round_, supply = self.native.submit_staged(
             send, receive, priority, tag, keep, slice_bytes, on_slice, update, order, rescale
         )
+        return self._after_restoring(restored, round_), supply
 
     def submit_staged_deferred(
         self,

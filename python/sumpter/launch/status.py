@@ -42,6 +42,7 @@ class Stats:
     wait_plan_s: float = 0
     wait_coordinator_s: float = 0
     drained_bytes: float = 0  # that left the machine within wait_send_s
+    skipped_blocks: float = 0  # of compressed gradients, for their NaNs
 
     def drain_per_s(self, before: Stats) -> float | None:
         """The rate at which send queues drained while non-empty, in bytes/s, or None.

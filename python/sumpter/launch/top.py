@@ -39,7 +39,7 @@ class MemberRow:
     number: int  # a worker's rank, a server's number with the coordinator
     host: str
     rack: str  # of its machine, if it is known
-    state: str  # "", "draining", or for how long it has been silent
+    state: str  # "", "draining", that it skips NaNs, or for how long it has been silent
     sent_per_s: float
     received_per_s: float
     summed_per_s: float
@@ -185,6 +185,9 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
     worst = max(waits, key=lambda cause: waits[cause])
     worker = member.role == "worker"
     state = "draining" if member.draining else ""
+    skipped = int(now.skipped_blocks - old.skipped_blocks)
+    if skipped > 0:
+        state = f"{skipped} blocks with NaNs skipped"
     if member.silent_s > 1.5:
         state = f"silent for {member.silent_s:.0f} s"
     return MemberRow(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from sumpter._core import membership
+from sumpter._core.compression.memory import COMPRESSION, with_own, without_residuals
 from sumpter._core.handles import Handle
 from sumpter._core.names import agree, identify, identify_call
 from sumpter._core.pieces import sum_numbers
@@ -61,7 +62,7 @@ def broadcast_optimizer_state(
     without any state have a gradient after that: zeros, if they had none. `prefix` is BytePS'
     third argument; `model`, Horovod's, is not needed, because no state has to be made before it is
     received. ValueError for LBFGS. What is not a tensor travels as a pickle, within the
-    authenticated job.
+    authenticated job. What the codec of a DistributedOptimizer has left out stays with each rank.
     """
     if not isinstance(prefix, str):
         prefix = "Parameter."
@@ -70,6 +71,9 @@ def broadcast_optimizer_state(
     session = membership.current()
     is_root = session.rank == root_rank
     state = optimizer.state_dict()
+    own = state.get(COMPRESSION, {})
+    if own:
+        state = {**state, COMPRESSION: without_residuals(own)}
     tensors: list[torch.Tensor] = []
     outline = broadcast_object(_outline(state, tensors) if is_root else None, root_rank)
     if not is_root:
@@ -81,6 +85,8 @@ def broadcast_optimizer_state(
     if not optimizer.state:
         _make_gradients(optimizer)
     if not is_root or getattr(optimizer, "is_shared", False):
+        if own and COMPRESSION in state:
+            state[COMPRESSION] = with_own(state[COMPRESSION], own)
         optimizer.load_state_dict(state)
 
 

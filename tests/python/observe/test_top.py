@@ -157,6 +157,12 @@ def test_it_fits_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> Non
     assert ("silent for 3 s" in text) == (width >= 200)
 
 
+def test_workers_that_skip_nans_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [worker(0, elapsed_s=1.0, skipped_blocks=3.0), worker(1)]
+    (view,) = looks(monkeypatch, 1.0, document(workers))
+    assert [row.state for row in view.jobs[0].members[:2]] == ["3 blocks with NaNs skipped", ""]
+
+
 def in_racks(
     hubs: float | None, names: str = "ab", on_workers: float = 0.0, on_servers: float = 0.0
 ) -> list[dict]:

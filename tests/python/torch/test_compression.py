@@ -51,3 +51,22 @@ def test_the_backend_of_torch_compresses_by_setting_options_and_hook(
 def test_chunks_that_cut_a_block_are_refused(make_job: Callable[..., Job]) -> None:
     job = make_job(2, chunk_bytes="6KiB", partition_bytes="16KiB")
     job.start("compression_chunks.py").finish()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "settings"),
+    [(2, 0, {}), (3, 1, {"deterministic": True}), (2, 1, {"io_threads": 2})],
+)
+def test_a_job_that_loads_what_codecs_keep_goes_on_to_the_same_bytes(
+    make_job: Callable[..., Job], ranks: int, servers: int, settings: dict[str, object]
+) -> None:
+    settings = {"partition_bytes": "16KiB", "compression_min_bytes": "4KiB", **settings}
+    whole = make_job(ranks, servers, **settings)
+    whole.start("compression_resumed.py", "through").finish()
+    first = make_job(ranks, servers, **settings)
+    saved = str(first.folder / "saved")
+    first.start("compression_resumed.py", "begin", saved).finish()
+    second = make_job(ranks, servers, **settings)
+    second.start("compression_resumed.py", "resume", saved).finish()
+    for rank in range(ranks):
+        assert second.result(rank) == whole.result(rank), f"rank {rank}"

@@ -37,6 +37,21 @@ def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     assert job.result(0) == job.result(1) == job.result(2)
 
 
+def test_what_a_codec_has_left_out_is_taken_along_when_a_worker_joins(
+    make_job: Callable[..., Job],
+) -> None:
+    settings = {"compression_min_bytes": 1024, "partition_bytes": "16KiB"}
+    job = make_job(2, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S, **settings)
+    job.make_pipe("alone")
+    job.start("elastic_compression.py")
+    job.wait_for("alone")
+    # The environment of a rank of its own, which the job renumbers.
+    place = {"RANK": "0", "LOCAL_RANK": "0"}
+    job.start_rank(2, "elastic_compression.py", "newcomer", **place)
+    job.finish()
+    assert job.exit_code(2) == 0, job.report("the newcomer failed")
+
+
 @pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
 def test_survivors_complete_an_interrupted_step_among_themselves(
     make_job: Callable[..., Job], optimizer: str

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::block::{Block, Blocks, Context};
+use crate::block::{Block, Blocks, Context, Reason};
 use crate::random::Key;
 
 /// A codec of a user.
@@ -17,19 +17,16 @@ pub trait CustomCodec: Debug + Send + Sync {
     fn block_len(&self, elements: usize) -> usize;
 
     /// Writes all of `out`, which has [`block_len`](CustomCodec::block_len) bytes.
-    fn encode(&self, key: Key, block: u64, x: &[f32], out: &mut [u8]);
+    ///
+    /// # Errors
+    /// Why it could not. The tensor has no rounds any more then.
+    fn encode(&self, key: Key, block: u64, x: &[f32], out: &mut [u8]) -> Result<(), String>;
 
     /// Reads as many bytes, which may be any at all, and writes all of `out`.
     ///
     /// # Errors
     /// What is wrong with bytes that `encode` does not write.
-    fn decode(
-        &self,
-        key: Key,
-        block: u64,
-        bytes: &[u8],
-        out: &mut [f32],
-    ) -> Result<(), &'static str>;
+    fn decode(&self, key: Key, block: u64, bytes: &[u8], out: &mut [f32]) -> Result<(), String>;
 }
 
 /// A shared codec of a [`Registry`](crate::Registry).
@@ -44,11 +41,19 @@ impl Blocks for Custom {
 
     #[inline(always)]
     fn encode(&self, block: Block<'_>, out: &mut [u8]) {
-        self.0.encode(block.context.key, block.context.number, block.x, out);
+        if self.try_encode(block, out).is_err() {
+            out.fill(0);
+        }
     }
 
     #[inline(always)]
-    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
-        self.0.decode(context.key, context.number, bytes, out)
+    fn try_encode(&self, block: Block<'_>, out: &mut [u8]) -> Result<(), Reason> {
+        let Context { key, number, .. } = block.context;
+        Ok(self.0.encode(key, number, block.x, out)?)
+    }
+
+    #[inline(always)]
+    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
+        Ok(self.0.decode(context.key, context.number, bytes, out)?)
     }
 }

@@ -1,6 +1,6 @@
 //! `dithering`: a norm, and for each element a sign and one of few levels, rounded at random.
 
-use crate::block::{BLOCK, Block, Blocks, Context, lane_sum, read_scale, write_scale};
+use crate::block::{BLOCK, Block, Blocks, Context, Reason, lane_sum, read_scale, write_scale};
 use crate::random::Stream;
 use crate::spec::{Norm, Partition, code_bits};
 
@@ -187,7 +187,7 @@ impl Blocks for Dithering {
     }
 
     #[inline(always)]
-    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let (norm, bytes) = read_scale(bytes)?;
         let mut codes = [0; BLOCK];
         let bits = code_bits(self.levels);
@@ -196,10 +196,10 @@ impl Blocks for Dithering {
         let level_mask = (1 << (bits - 1)) - 1;
         let highest = codes.iter().fold(0, |highest: u8, code| highest.max(code & level_mask));
         if highest > self.levels {
-            return Err("a level is above the highest");
+            return Err("a level is above the highest".into());
         }
         if codes[out.len()..].iter().any(|code| *code != 0) {
-            return Err("bits behind its last element are set");
+            return Err("bits behind its last element are set".into());
         }
         Ok(())
     }

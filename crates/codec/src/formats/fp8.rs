@@ -3,7 +3,7 @@
 //! The power of two brings the block's largest magnitude into the highest two exponents of the
 //! format, so nothing overflows, and multiplying by it is exact: only the eight bits round.
 
-use crate::block::{Block, Blocks, Context, read_scale, write_scale};
+use crate::block::{Block, Blocks, Context, Reason, read_scale, write_scale};
 use crate::spec::Fp8Format;
 
 /// A format of eight bits.
@@ -120,7 +120,7 @@ impl Blocks for Fp8 {
     }
 
     #[inline(always)]
-    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let format = *self;
         let (scale, codes) = read_scale(bytes)?;
         for (out, code) in out.iter_mut().zip(codes) {

@@ -2,7 +2,7 @@
 
 use sumpter_types::Dtype;
 
-use crate::block::{BLOCK, Block, Blocks, Context};
+use crate::block::{BLOCK, Block, Blocks, Context, Reason};
 
 /// 16-bit floats of a type.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl Blocks for Half {
     }
 
     #[inline(always)]
-    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let mut wide = [0; 4 * BLOCK];
         context.set.widen(self.0, &mut wide[..4 * out.len()], bytes);
         for (out, wide) in out.iter_mut().zip(wide.as_chunks::<4>().0) {

@@ -1,6 +1,6 @@
 //! `int8`: a scale and a signed byte for each element, or bytes alone where ranks share the scale.
 
-use crate::block::{Block, Blocks, Context, nearest, read_scale, write_scale};
+use crate::block::{Block, Blocks, Context, Reason, nearest, read_scale, write_scale};
 
 /// The largest code; -128 is not used, so that codes are symmetric.
 const LARGEST: f32 = 127.0;
@@ -63,7 +63,7 @@ impl Blocks for Int8 {
     }
 
     #[inline(always)]
-    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let (scale, codes) = read_scale(bytes)?;
         read_codes(codes, scale, out);
         Ok(())
@@ -83,7 +83,7 @@ impl Blocks for SharedInt8 {
     }
 
     #[inline(always)]
-    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         read_codes(bytes, shared_scale(context.maximum), out);
         Ok(())
     }

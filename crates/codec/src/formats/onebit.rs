@@ -1,6 +1,8 @@
 //! `onebit`: the mean magnitude of a block, and a bit for each element that is less than zero.
 
-use crate::block::{BLOCK, Block, Blocks, Context, lane_sum, pack_bits, read_scale, write_scale};
+use crate::block::{
+    BLOCK, Block, Blocks, Context, Reason, lane_sum, pack_bits, read_scale, write_scale,
+};
 
 /// Signs, times the mean magnitude if `scaling`.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,7 @@ impl Blocks for Onebit {
     }
 
     #[inline(always)]
-    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let (scale, signs) = read_scale(bytes)?;
         let bits = scale.to_bits();
         let (rows, tail) = out.as_chunks_mut::<8>();
@@ -48,7 +50,7 @@ impl Blocks for Onebit {
             *out = f32::from_bits(bits ^ (u32::from(*last >> i) & 1) << 31);
         }
         if *last >> tail.len() != 0 {
-            return Err("bits behind its last element are set");
+            return Err("bits behind its last element are set".into());
         }
         Ok(())
     }

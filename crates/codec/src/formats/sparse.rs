@@ -1,7 +1,7 @@
 //! `topk` and `randomk`: some elements of a block, with their positions or at positions that all
 //! ranks draw alike.
 
-use crate::block::{BLOCK, Block, Blocks, Context, pack_bits};
+use crate::block::{BLOCK, Block, Blocks, Context, Reason, pack_bits};
 use crate::random::Stream;
 
 /// How many elements of a block are kept.
@@ -150,7 +150,7 @@ impl Blocks for Topk {
     }
 
     #[inline(always)]
-    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, _: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let entries = Topk::entries(bytes, out.len())?;
         out.fill(0.0);
         entries.iter().for_each(|(at, x)| out[at] = x);
@@ -164,7 +164,7 @@ impl Blocks for Topk {
         bytes: &[u8],
         acc: &mut [[u8; 4]],
         _: &mut [f32],
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), Reason> {
         for (at, x) in Topk::entries(bytes, acc.len())?.iter() {
             acc[at] = (f32::from_ne_bytes(acc[at]) + x).to_ne_bytes();
         }
@@ -234,7 +234,7 @@ impl Blocks for Randomk {
     }
 
     #[inline(always)]
-    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, context: Context, bytes: &[u8], out: &mut [f32]) -> Result<(), Reason> {
         let drawn = self.draw(context, out.len());
         out.fill(0.0);
         for (x, (at, _)) in bytes.as_chunks().0.iter().zip(drawn.iter()) {
@@ -250,7 +250,7 @@ impl Blocks for Randomk {
         bytes: &[u8],
         acc: &mut [[u8; 4]],
         _: &mut [f32],
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), Reason> {
         let drawn = self.draw(context, acc.len());
         for (x, (at, _)) in bytes.as_chunks().0.iter().zip(drawn.iter()) {
             acc[at] = (f32::from_ne_bytes(acc[at]) + f32::from_le_bytes(*x)).to_ne_bytes();

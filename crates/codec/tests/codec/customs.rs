@@ -20,19 +20,23 @@ impl CustomCodec for Truncated {
         self.bytes * elements
     }
 
-    fn encode(&self, _: Key, _: u64, x: &[f32], out: &mut [u8]) {
+    fn encode(&self, _: Key, _: u64, x: &[f32], out: &mut [u8]) -> Result<(), String> {
+        if x.first() == Some(&-1.0) {
+            return Err("it begins with -1".to_owned());
+        }
         for (out, x) in out.chunks_mut(self.bytes).zip(x) {
             out.copy_from_slice(&x.to_be_bytes()[..self.bytes]);
         }
+        Ok(())
     }
 
-    fn decode(&self, _: Key, _: u64, code: &[u8], out: &mut [f32]) -> Result<(), &'static str> {
+    fn decode(&self, _: Key, _: u64, code: &[u8], out: &mut [f32]) -> Result<(), String> {
         for (out, code) in out.iter_mut().zip(code.chunks(self.bytes)) {
             let mut whole = [0; 4];
             whole[..self.bytes].copy_from_slice(code);
             *out = f32::from_be_bytes(whole);
             if out.is_nan() {
-                return Err("an element is no number");
+                return Err("an element is no number".to_owned());
             }
         }
         Ok(())
@@ -50,7 +54,7 @@ fn truncated(arguments: &Arguments) -> Result<Arc<dyn CustomCodec>, CodecError> 
 
 fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.register("truncated", truncated).unwrap();
+    registry.register("truncated", Arc::new(truncated)).unwrap();
     registry
 }
 
@@ -109,7 +113,33 @@ fn specs_of_registered_codecs_are_read_and_written() {
 fn names_are_registered_once() {
     let mut registry = registry();
     for name in ["truncated", "int8", "", "A", "a:b"] {
-        assert!(registry.register(name, truncated).is_err(), "'{name}'");
+        assert!(registry.register(name, Arc::new(truncated)).is_err(), "'{name}'");
     }
-    assert!(registry.register("other_1", truncated).is_ok());
+    assert!(registry.register("other_1", Arc::new(truncated)).is_ok());
+}
+
+#[test]
+fn a_registered_codec_that_cannot_encode_says_so() {
+    let mut x = vec![1.0; 2000];
+    x[1024] = -1.0;
+    let (x, mut code) = (bytes(&x), vec![0; 4000]);
+    let (previous, next) = (Previous::default(), Next::default());
+    let failed = codec("truncated").encode(at(4), (Dtype::F32, &x), previous, next, &mut code);
+    let expected = "codec truncated: block 5 cannot be encoded: it begins with -1";
+    assert_eq!(failed.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn sums_of_a_codec_that_may_fail_are_sent_as_they_are() {
+    let mut registry = Registry::new();
+    registry.register_one_way("truncated", Arc::new(truncated)).unwrap();
+    let spec = registry.parse("truncated:ef=false").unwrap();
+    assert!(!spec.two_way);
+    assert_eq!(registry.parse(&spec.to_string()).unwrap(), spec);
+    for asked in ["two_way=true", "sum_ef=true"] {
+        let error = registry.parse(&format!("truncated:{asked}")).unwrap_err().to_string();
+        let expected = "codec truncated cannot be used here: its sums come back as they are: leave \
+                        out two_way and sum_ef";
+        assert_eq!(error, expected);
+    }
 }

@@ -62,6 +62,7 @@ pub use self::op::{Carrier, Layout, OpId, Place, REPAIRED, Request, Supply, Vari
 pub use self::operations::Standing;
 pub use self::order::OrderSpan;
 pub use self::outstanding::{Backlog, Outstanding};
+pub use self::residuals::{CodecMemory, CodecMemoryError};
 pub use self::retained::RetainedChunk;
 
 use self::credit::CreditWindow;
@@ -76,6 +77,7 @@ use self::retained::RetainedResults;
 use self::sender::{ChunkRef, Frame};
 use self::trace::Trace;
 use crate::chunk::ChunkId;
+use crate::coding::Coding;
 use crate::spans::Spans;
 
 /// What a client must know from the start.
@@ -228,10 +230,45 @@ impl<M: Memory> Client<M> {
         self.residuals.residual(tensor)
     }
 
+    /// What the codec of a tensor keeps from round to round; nothing before it has encoded here.
+    ///
+    /// # Errors
+    /// While a round of the tensor is under way.
+    pub fn codec_memory(&self, tensor: TensorId) -> Result<CodecMemory, CodecMemoryError> {
+        match self.active(tensor) {
+            Some(_) => Err(CodecMemoryError::UnderWay),
+            None => Ok(self.residuals.memory(tensor)),
+        }
+    }
+
+    /// The next round of a tensor that is encoded goes on from this, as [`codec_memory`] returned
+    /// it in this client or another one; what the codec does not keep is not used.
+    ///
+    /// # Errors
+    /// While a round of the tensor is under way, or if it is of another length.
+    ///
+    /// [`codec_memory`]: Self::codec_memory
+    pub fn set_codec_memory(
+        &mut self,
+        tensor: TensorId,
+        coding: &Coding,
+        memory: &CodecMemory,
+    ) -> Result<(), CodecMemoryError> {
+        match self.active(tensor) {
+            Some(_) => Err(CodecMemoryError::UnderWay),
+            None => self.residuals.set(tensor, coding, memory),
+        }
+    }
+
     /// Blocks of contributions that counted as zeros since they were not finite (`nan=skip`).
     #[must_use]
     pub fn skipped_blocks(&self) -> u64 {
         self.residuals.skipped()
+    }
+
+    /// Those of one tensor since the last call.
+    pub fn take_skipped_blocks(&mut self, tensor: TensorId) -> u64 {
+        self.residuals.take_skipped(tensor)
     }
 
     /// Whether frames carry checksums, as this client asks of every lane elsewhere.

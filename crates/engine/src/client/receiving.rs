@@ -516,7 +516,11 @@ impl<M: Memory> Client<M> {
         let Some((id, part)) = self.operations.addressed(lane, of)? else { return Ok(None) };
         let is_there = of.chunk < self.operations[id].parts[part].supplied;
         let len = self.code_len(id, part, of.chunk).filter(|_| is_there);
-        Ok(len.map(|len| self.encode(id, part, of.chunk, take(len))))
+        let code = len.map(|len| self.encode(id, part, of.chunk, take(len))).transpose();
+        Ok(code.unwrap_or_else(|reason| {
+            self.fail_tensor(of.tensor, &reason);
+            None
+        }))
     }
 
     /// This worker's contribution to a chunk, if its result is the next to come and goes to the

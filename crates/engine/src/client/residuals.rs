@@ -18,12 +18,45 @@ use sumpter_types::{Dtype, TensorId};
 use crate::coding::Coding;
 use crate::spans::Spans;
 
+/// What a codec keeps of a tensor from round to round, as `f32`s of the elements that are summed
+/// here; nothing stands for zeros.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodecMemory {
+    /// What earlier rounds have left out, with error feedback.
+    pub residual: Option<Vec<u8>>,
+    /// The momentum.
+    pub velocity: Option<Vec<u8>>,
+}
+
+/// Why what a codec keeps cannot be read or set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecMemoryError {
+    /// Wait: it belongs to no round then.
+    #[error(
+        "a round is under way: wait for it before you read or set what its codec keeps from round \
+         to round"
+    )]
+    UnderWay,
+    /// Correct the caller: it is of another tensor.
+    #[error("its codec keeps a {what} of {expected} bytes (float32), and {bytes} were given")]
+    Length {
+        /// Of what.
+        what: &'static str,
+        /// Bytes that were given.
+        bytes: usize,
+        /// Bytes that it has.
+        expected: usize,
+    },
+}
+
 /// All residuals of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Residuals {
     tensors: HashMap<TensorId, Kept>,
-    /// Blocks that were left out since they were not finite.
+    /// Blocks that were left out since they were not finite: all, and of each tensor since that
+    /// was asked for.
     skipped: u64,
+    lately_skipped: HashMap<TensorId, u64>,
 }
 
 /// What is kept of a tensor from round to round.
@@ -64,6 +97,27 @@ impl State {
         let spec = coding.codec().spec();
         let zeros = || AlignedBuf::new(coding.served_len() * size_of::<f32>());
         State { residual: spec.feedback.then(zeros), velocity: spec.momentum.map(|_| zeros()) }
+    }
+
+    /// What was kept before; zeros stand for what lacks, and what the codec does not keep is left.
+    ///
+    /// # Errors
+    /// If it is of another length.
+    fn of(coding: &Coding, memory: &CodecMemory) -> Result<State, CodecMemoryError> {
+        let mut state = State::zeros(coding);
+        let parts = [
+            ("residual", &mut state.residual, &memory.residual),
+            ("momentum", &mut state.velocity, &memory.velocity),
+        ];
+        for (what, part, given) in parts {
+            let (Some(part), Some(given)) = (part, given) else { continue };
+            let (bytes, expected) = (given.len(), part.len());
+            if bytes != expected {
+                return Err(CodecMemoryError::Length { what, bytes, expected });
+            }
+            part.copy_from_slice(given);
+        }
+        Ok(state)
     }
 
     fn parts(&mut self) -> impl Iterator<Item = &mut AlignedBuf> {
@@ -121,7 +175,10 @@ impl Residuals {
         } else {
             codec.encode(at, x, Previous::default(), Next::default(), out)?
         };
-        self.skipped += encoded.skipped as u64;
+        if encoded.skipped > 0 {
+            self.skipped += encoded.skipped as u64;
+            *self.lately_skipped.entry(tensor).or_default() += encoded.skipped as u64;
+        }
         Ok(())
     }
 
@@ -214,9 +271,40 @@ impl Residuals {
         self.tensors.get(&tensor)?.now.residual.as_deref()
     }
 
+    /// What is kept of a tensor, between its rounds.
+    pub(super) fn memory(&self, tensor: TensorId) -> CodecMemory {
+        let Some(Kept { now, .. }) = self.tensors.get(&tensor) else {
+            return CodecMemory::default();
+        };
+        let copy = |part: &Option<AlignedBuf>| part.as_ref().map(|part| part.to_vec());
+        CodecMemory { residual: copy(&now.residual), velocity: copy(&now.velocity) }
+    }
+
+    /// This was kept of a tensor before its next round.
+    ///
+    /// # Errors
+    /// If it is of another length; nothing has changed then.
+    pub(super) fn set(
+        &mut self,
+        tensor: TensorId,
+        coding: &Coding,
+        memory: &CodecMemory,
+    ) -> Result<(), CodecMemoryError> {
+        let now = State::of(coding, memory)?;
+        let held = now.residual.as_ref().map_or(0, |residual| residual.len());
+        let held = Spans::whole(if memory.residual.is_some() { held } else { 0 });
+        self.tensors.insert(tensor, Kept { now, held, ..Kept::new(coding) });
+        Ok(())
+    }
+
     /// Blocks that were left out since they were not finite.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// Those of one tensor, since this was last called.
+    pub(super) fn take_skipped(&mut self, tensor: TensorId) -> u64 {
+        self.lately_skipped.remove(&tensor).unwrap_or_default()
     }
 
     /// A tensor has failed.

@@ -130,9 +130,15 @@ impl<M: Memory> Client<M> {
         }
         let (offset, len) = op.range(index, chunk, chunk_bytes);
         let header = op.header(FrameKind::Push, index, self.settings.epoch);
-        op.queued += 1;
         let code = self.code_len(id, index, chunk).map(|len| self.retained.buffer(len));
-        let code = code.map(|code| self.encode(id, index, chunk, code));
+        let code = match code.map(|code| self.encode(id, index, chunk, code)).transpose() {
+            Ok(code) => code,
+            Err(reason) => {
+                let tensor = self.operations[id].request.tensor;
+                return self.fail_tensor(tensor, &reason);
+            }
+        };
+        self.operations[id].queued += 1;
         let (op, sender) = (&self.operations[id], &mut self.links[lane].sender);
         // What is sent again after a cut may be overwritten by its result while it waits here:
         // then the lane has it, and drops what comes without a look at its checksum.
@@ -166,14 +172,14 @@ impl<M: Memory> Client<M> {
     }
 
     /// Encodes this worker's contribution to a chunk into a buffer of that length: always to the
-    /// same bytes, whenever and however often it is sent.
+    /// same bytes, whenever and however often it is sent. A text with this rank if it cannot.
     pub(super) fn encode(
         &mut self,
         id: OpId,
         part: usize,
         chunk: u32,
         mut code: AlignedBuf,
-    ) -> AlignedBuf {
+    ) -> Result<AlignedBuf, String> {
         let (rank, chunk_bytes) = (self.settings.rank, self.settings.chunk_bytes);
         let op = &self.operations[id];
         let Request { tensor, dtype, rescale, .. } = op.request;
@@ -183,12 +189,11 @@ impl<M: Memory> Client<M> {
         let source = Source { tensor, dtype, origin, elements, rescale };
         let Some(coding) = op.coding(part) else {
             self.residuals.flush(source, &mut code);
-            return code;
+            return Ok(code);
         };
         let at = coding.coder().at(Key { tensor, round: op.round, rank }, dtype, origin);
         let encoded = self.residuals.encode(coding, at, source, &mut code);
-        encoded.expect("a codec for what the request is about");
-        code
+        encoded.map(|()| code).map_err(|error| format!("rank {rank}: {error}"))
     }
 
     /// A chunk of a contribution has been handed over; records it if it is the last.

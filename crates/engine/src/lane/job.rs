@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
-use sumpter_codec::{BLOCK, Codec, Registry, Spec};
+use sumpter_codec::{BLOCK, Codec, CodecError, Registry, Spec};
 use sumpter_sum::BufferPool;
 use sumpter_types::{Epoch, GroupId, JobId, Rank, Round, TensorId};
 use sumpter_wire::{
@@ -336,7 +336,13 @@ impl Job {
         if self.codecs.len() >= MAX_CODECS {
             return Err(Violation::state(format!("more than {MAX_CODECS} codecs")));
         }
-        let spec = registry.parse(text).map_err(|error| error.to_string());
+        let spec = registry.parse(text).map_err(|error| match error {
+            CodecError::Unknown { .. } => format!(
+                "a lane has no such codec: {error}; one of your own is for servers and workers \
+                 in Python that all have it (setting codecs)"
+            ),
+            error => error.to_string(),
+        });
         self.codecs.insert(id, (text.into(), spec));
         Ok(())
     }

@@ -135,7 +135,7 @@ impl Knowledge {
     /// A codec, if it fits the tensor and is known.
     fn candidate(&self, spec: &Spec, tensor: CodedTensor) -> Option<Candidate> {
         let elements = tensor.bytes / tensor.dtype.size() as u64;
-        let traffic = Traffic::of(codecs(), spec, tensor.dtype, elements).ok()?;
+        let traffic = Traffic::of(&codecs(), spec, tensor.dtype, elements).ok()?;
         Some(Candidate {
             codec: spec.to_string(),
             contribution_bytes: traffic.contribution,

@@ -11,6 +11,7 @@ use sumpter_types::{Epoch, JobId, run_memory_counter};
 use sumpter_wire::{Hello, Token};
 
 use crate::cluster::lanes::all_lanes;
+use crate::codecs::codecs;
 use crate::recording::{of_lane, recorder};
 
 /// What is known of a run before its workers connect.
@@ -60,7 +61,8 @@ impl LaneSide {
             max_chunk_bytes: 64 << 20,
             // A worker's lane has a client beside it, which waits for the start.
             hub: !is_server,
-        });
+        })
+        .with_codecs(codecs());
         lane.record(recorder(config));
         let limits = ServerLimits { lanes, max_job_bytes: config.max_job_bytes };
         LaneSide {

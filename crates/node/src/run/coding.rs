@@ -55,7 +55,7 @@ impl TensorCoding {
                     TensorCoding { now: None, auto: Some(auto) }
                 }
                 Some(Selection::Codec(codec)) => {
-                    let coding = Coding::new(codecs(), &codec, elements, served)?;
+                    let coding = Coding::new(&codecs(), &codec, elements, served)?;
                     TensorCoding { now: Some(Arc::new(coding)), auto: None }
                 }
             })
@@ -66,6 +66,18 @@ impl TensorCoding {
     /// What there is to choose from, if that is chosen, for which tensor.
     pub(crate) fn choice(&self) -> Option<(CodedTensor, &[Spec])> {
         self.auto.as_ref().map(|auto| (auto.tensor, auto.candidates.as_slice()))
+    }
+
+    /// What a residual can be kept by: the codec of this epoch, or of those to choose from the
+    /// first that has one.
+    pub(crate) fn keeper(&self) -> Option<Arc<Coding>> {
+        self.now.clone().or_else(|| {
+            let auto = self.auto.as_ref()?;
+            let keeps = |spec: &&Spec| spec.feedback || spec.momentum.is_some();
+            let spec = auto.candidates.iter().find(keeps)?;
+            let elements = auto.tensor.bytes / auto.tensor.dtype.size() as u64;
+            Coding::new(&codecs(), spec, elements, auto.served.clone()).map(Arc::new).ok()
+        })
     }
 
     /// What was chosen, and the tensor's bytes.
@@ -83,7 +95,7 @@ impl TensorCoding {
         let spec = auto.candidates.iter().find(|spec| Some(spec.to_string().as_str()) == codec);
         let elements = auto.tensor.bytes / auto.tensor.dtype.size() as u64;
         self.now = spec.and_then(|spec| {
-            Coding::new(codecs(), spec, elements, auto.served.clone()).map(Arc::new).ok()
+            Coding::new(&codecs(), spec, elements, auto.served.clone()).map(Arc::new).ok()
         });
         debug_assert_eq!(self.now.is_some(), codec.is_some(), "a codec that fits was chosen");
         auto.verdict = Some(verdict);

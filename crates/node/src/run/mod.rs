@@ -5,6 +5,7 @@ pub(crate) mod coding;
 pub(crate) mod dials;
 pub(crate) mod epochs;
 pub(crate) mod lane_user;
+pub(crate) mod memory;
 pub(crate) mod out_of_data;
 pub(crate) mod progress;
 pub(crate) mod refused;
@@ -45,6 +46,7 @@ use crate::recording::recorder;
 use crate::run::choices::Choices;
 use crate::run::coding::TensorCoding;
 use crate::run::dials::Dials;
+use crate::run::memory::SkippedBlocks;
 use crate::run::out_of_data::OutOfData;
 use crate::run::refused::RefusedOps;
 use crate::run::table::{Table, is_member, members};
@@ -94,6 +96,8 @@ pub(crate) struct WorkerRun {
     lost: HashMap<TensorId, String>,
     /// Variables whose value is on its way to the lanes.
     filling: Vec<(TensorId, Promise)>,
+    /// Blocks that were not finite and that no message has counted yet.
+    skips: SkippedBlocks,
     /// Workers that have finished and when, in the order in which they did.
     left: Vec<(Rank, Instant)>,
     /// When bytes last moved, or an operation began.
@@ -232,6 +236,7 @@ impl WorkerRun {
             mirrors: HashMap::new(),
             lost: HashMap::new(),
             filling: Vec::new(),
+            skips: SkippedBlocks::default(),
             left: Vec::new(),
             last_progress: Instant::now(),
             patience: patience(config),

@@ -372,7 +372,7 @@ mod tests {
             update: None,
             rescale: 1.0,
             order: Vec::new(),
-            state: None,
+            given: None,
             since: Instant::now(),
         }
     }

@@ -12,13 +12,13 @@ use crossbeam_channel::Sender;
 use sumpter_config::{Colocated, Config, readable};
 use sumpter_coordinator::Member;
 use sumpter_endpoint::{ConnId, Violation};
-use sumpter_engine::{Event, OpId, Peer, Request};
+use sumpter_engine::{CodecMemory, Event, OpId, Peer, Request};
 use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec, Update};
 
 use crate::cluster::lanes::make_room;
-use crate::command::{Command, DeclarationId, MirroredParts, Submission, Subscription};
+use crate::command::{Command, DeclarationId, Given, MirroredParts, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
 use crate::error::{NodeError, OpError};
@@ -351,6 +351,13 @@ impl WorkerSide {
         id.map(|id| run.mirrored(id)).unwrap_or_default()
     }
 
+    /// What the codec of a compressed tensor has kept here.
+    pub(crate) fn codec_memory(&self, id: DeclarationId) -> Result<CodecMemory, OpError> {
+        let Some(run) = &self.run else { return Ok(CodecMemory::default()) };
+        let id = run.table.numbered(id);
+        id.map_or(Ok(CodecMemory::default()), |id| run.codec_memory(id))
+    }
+
     /// More of a contribution is there.
     pub(crate) fn supply(&mut self, staged: &StagedShare, bytes: Range<usize>) {
         if let (Some(run), Some(op)) = (self.run.as_mut(), staged.supply(bytes.clone())) {
@@ -378,11 +385,15 @@ impl WorkerSide {
     fn begin(&mut self, request: Request, submission: Submission, report: &mut Report) {
         let Some(run) = self.run.as_mut() else { return };
         let now = Instant::now();
+        if let Some(Given::Memory(memory)) = &submission.given {
+            let outcome = run.set_codec_memory(request.tensor, memory);
+            return submission.completion.finish(outcome);
+        }
         report.counters.busy(true, now);
         if let Some(reason) = run.orphaned(request.tensor) {
             return submission.completion.finish(Err(OpError::PeerLost(reason)));
         }
-        if let Some(parts) = &submission.state {
+        if let Some(Given::State(parts)) = &submission.given {
             run.set_state(request.tensor, parts, submission.completion);
             return drop(run.settle_fills());
         }
@@ -445,6 +456,9 @@ impl WorkerSide {
             if report.counters.finished(tensor.finished, tensor.bytes, tensor.speaks) {
                 self.place.tell_first(Command::Reached(tensor.finished));
             }
+        }
+        if let Some(message) = run.skipped(running.tensor, Instant::now()) {
+            tracing::warn!("{message}");
         }
         let Some(Tensor { spec, .. }) = run.table.tensor(running.tensor) else { return };
         let orphaned = run.orphaned(running.tensor).is_some();
@@ -682,7 +696,7 @@ impl WorkerSide {
             update: None,
             rescale: 1.0,
             order: Vec::new(),
-            state: None,
+            given: None,
             since: Instant::now(),
         };
         self.begin(request, submission, report);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Sender, bounded};
-use sumpter_engine::OrderSpan;
+use sumpter_engine::{CodecMemory, CodecMemoryError, OrderSpan};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Update};
 
 use crate::cluster::shards::Held;
 use crate::codecs::{self, canonical};
-use crate::command::{Command, DeclarationId, MirroredParts, Submission};
+use crate::command::{Command, DeclarationId, Given, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, Promise};
 use crate::error::OpError;
 use crate::worker::decision::Deferred;
@@ -51,8 +51,8 @@ struct Extras {
     staged: Option<Arc<Staged>>,
     /// What the update does is decided later.
     deferred: Option<Arc<Deferred>>,
-    /// The parts of a variable, in place of a round.
-    state: Option<Vec<Vec<u8>>>,
+    /// What the tensor has from now on, in place of a round.
+    given: Option<Given>,
 }
 
 /// A tensor that a worker has declared.
@@ -118,7 +118,69 @@ impl Tensor {
             completion.finish(Err(OpError::Mismatch(reason)));
             return completion;
         }
-        let extras = Extras { state: Some(parts), ..Extras::default() };
+        self.give(Given::State(parts))
+    }
+
+    /// What the codec of a compressed tensor keeps from round to round, as `f32`s of all elements;
+    /// nothing before it has encoded here.
+    ///
+    /// # Errors
+    /// While a round is under way, or if the session is over.
+    pub fn codec_memory(&self) -> Result<CodecMemory, OpError> {
+        let Ok(id) = &self.id else { return Ok(CodecMemory::default()) };
+        let closed = || OpError::Closed("the session has been shut down".into());
+        let of_part = |number: u32| {
+            let (answer, memory) = bounded(1);
+            let asked = self.loops.send(number, Command::CodecMemory(*id, answer));
+            let answered = asked.then(|| memory.recv().ok()).flatten();
+            answered.ok_or_else(closed)?
+        };
+        let of_parts = self.parts.iter().map(|(number, _)| of_part(*number));
+        let of_parts = of_parts.collect::<Result<Vec<_>, _>>()?;
+        let joined = |of: fn(&CodecMemory) -> &Option<Vec<u8>>| {
+            of_parts.iter().any(|part| of(part).is_some()).then(|| {
+                // A part that was not encoded yet has left nothing out.
+                let zeros = |bytes: &Range<usize>| vec![0; self.kept_bytes(bytes).len()];
+                let parts = self.parts.iter().zip(&of_parts);
+                let parts = parts.map(|((_, bytes), part)| match of(part) {
+                    Some(part) => part.clone(),
+                    None => zeros(bytes),
+                });
+                parts.collect::<Vec<_>>().concat()
+            })
+        };
+        let (residual, velocity) = (joined(|of| &of.residual), joined(|of| &of.velocity));
+        Ok(CodecMemory { residual, velocity })
+    }
+
+    /// The next round of a compressed tensor goes on from what [`codec_memory`](Self::codec_memory)
+    /// returned, here or in another run; what its codec does not keep is not used. Fails while a
+    /// round is under way. It concerns this rank alone.
+    #[must_use]
+    pub fn set_codec_memory(&self, memory: CodecMemory) -> Arc<Completion> {
+        let expected = self.spec.elements().unwrap_or(0) as usize * size_of::<f32>();
+        let given = [("residual", &memory.residual), ("momentum", &memory.velocity)];
+        let wrong = given.into_iter().find_map(|(what, part)| {
+            let bytes = part.as_ref().map_or(expected, Vec::len);
+            let length = CodecMemoryError::Length { what, bytes, expected };
+            (bytes != expected).then(|| format!("tensor '{}': {length}", self.spec.name))
+        });
+        if let Some(reason) = wrong {
+            let completion = Completion::new(self.notifier.clone());
+            completion.finish(Err(OpError::Mismatch(reason)));
+            return completion;
+        }
+        self.give(Given::Memory(memory))
+    }
+
+    /// The range in what a codec keeps of these bytes of the tensor.
+    fn kept_bytes(&self, bytes: &Range<usize>) -> Range<usize> {
+        let kept = |at: usize| at / self.spec.dtype.size() * size_of::<f32>();
+        kept(bytes.start)..kept(bytes.end)
+    }
+
+    fn give(&self, given: Given) -> Arc<Completion> {
+        let extras = Extras { given: Some(given), ..Extras::default() };
         self.queue(OpRequest::default(), TensorMemory::zeros(0), extras)
     }
 
@@ -221,11 +283,11 @@ impl Tensor {
         &self,
         request: OpRequest,
         memory: TensorMemory,
-        Extras { staged, deferred, state }: Extras,
+        Extras { staged, deferred, given }: Extras,
     ) -> Arc<Completion> {
         let completion = Completion::new(self.notifier.clone());
         let rule = request.update.map(|update| update.rule);
-        let checked = match state {
+        let checked = match given {
             Some(_) => Ok(()),
             None => check_update(&self.spec, rule)
                 .and_then(|()| check_order(&self.spec, &request.order)),
@@ -237,7 +299,7 @@ impl Tensor {
                 return completion;
             }
         };
-        let submission = |memory, completion, staged| Submission {
+        let submission = |memory, completion, staged, given| Submission {
             tag: request.tag.clone(),
             priority: request.priority,
             memory,
@@ -247,13 +309,13 @@ impl Tensor {
             update: request.update,
             rescale: request.rescale,
             order: request.order.clone(),
-            state: state.clone(),
+            given,
             since: Instant::now(),
         };
         let mut shares = staged.iter().flat_map(|staged| staged.shares());
         if let [(number, _)] = self.parts.as_slice() {
             let promise = Promise::new(completion.clone());
-            let submission = submission(memory, promise, shares.next());
+            let submission = submission(memory, promise, shares.next(), given);
             if !self.loops.send(*number, Command::Submit(id, submission)) {
                 completion.finish(Err(OpError::Closed("the session has been shut down".into())));
             }
@@ -261,11 +323,16 @@ impl Tensor {
         }
         let ranges: Vec<_> = self.parts.iter().map(|(_, bytes)| bytes.clone()).collect();
         let promises = Promise::of_parts(&completion, self.parts.len());
-        let parts = self.parts.iter().zip(memory.split(&ranges)).zip(promises);
+        let memories = match given {
+            Some(_) => ranges.iter().map(|_| TensorMemory::zeros(0)).collect(),
+            None => memory.split(&ranges),
+        };
+        let parts = self.parts.iter().zip(memories).zip(promises);
         let _in_order = self.loops.in_order();
-        for (((number, _), memory), promise) in parts {
+        for (((number, bytes), memory), promise) in parts {
+            let given = given.as_ref().map(|given| given.part(&self.kept_bytes(bytes)));
             // A loop that has ended breaks the promise.
-            let submission = submission(memory, promise, shares.next());
+            let submission = submission(memory, promise, shares.next(), given);
             self.loops.send(*number, Command::Submit(id, submission));
         }
         completion

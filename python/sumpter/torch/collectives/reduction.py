@@ -4,19 +4,22 @@ Both interfaces end here. They differ in how they average integers: BytePS round
 truncates toward zero.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from sumpter import _native
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits
 from sumpter._core.compression.codecs import NoneCompressor
+from sumpter._core.compression.memory import as_bytes
 from sumpter._core.handles import Handle
 from sumpter._core.names import Operation
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Average, Reduction
 from sumpter._core.session import Session
-from sumpter._core.tensor import Tensor
+from sumpter._core.tensor import CodecMemory, Tensor
 from sumpter.torch.tensors import (
     check_carried,
     dtype_name,
@@ -104,6 +107,8 @@ class RepeatedReduction:
         self._dtype: torch.dtype | None = None
         self._shape: torch.Size | None = None
         self._sharded = False
+        # What the next round goes on from, of this job or an earlier one.
+        self._restored: CodecMemory | None = None
 
     def start(
         self, tensor: torch.Tensor, priority: int = 0, rescale: float = 1.0
@@ -124,7 +129,47 @@ class RepeatedReduction:
             declared = _declare(session, self.name, packed, reduction, ranks, sharded, self.codec)
             self._declared, self._dtype, self._shape = declared, packed.dtype, packed.shape
             self._sharded = sharded
+        if self._restored is not None:
+            declared.restore(self._restored)
+            self._restored = None
         return _start(declared, packed, context, tensor, reduction, priority, "", rescale)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its codec keeps anything from round to round."""
+        return bool(self.codec) and any(_native.codec_keeps(self.codec))
+
+    def state(self) -> dict[str, Any]:
+        """What the codec keeps on this rank, and of which rank it is.
+
+        Raises MismatchError while a round is under way.
+        """
+        memory, declared = self._restored or CodecMemory(), self._declared
+        if self._restored is None and declared is not None:
+            if declared.session is membership.peek():
+                memory = declared.codec_memory()
+        residual, momentum = (
+            None if part is None else torch.frombuffer(bytearray(part), dtype=torch.float32)
+            for part in memory
+        )
+        return {"rank": membership.rank(), "residual": residual, "momentum": momentum}
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """Goes on from a state; of another rank, without what that rank had left out.
+
+        Whether anything was left so.
+        """
+        is_own = state["rank"] == membership.rank()
+        residual = state["residual"] if is_own else None
+        parts = (residual, state.get("momentum"))
+        self._restored = CodecMemory(
+            *(None if part is None else as_bytes(part.detach().cpu().numpy()) for part in parts)
+        )
+        return not is_own and state["residual"] is not None
+
+    def forget(self) -> None:
+        """Begins anew."""
+        self._restored = CodecMemory()
 
 
 def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:

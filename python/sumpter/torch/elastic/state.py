@@ -20,6 +20,7 @@ from sumpter.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from sumpter.torch.training.gradients import GradientExchange
 
 # Who has been at work longest: it has what newcomers need.
 OLDEST = 0
@@ -165,10 +166,13 @@ class TorchState(ObjectState):
         super().restore()
 
     def carry_over(self) -> None:
-        """Keeps this rank's share of optimizer state on the servers, which goes with the job."""
+        """Keeps what goes with the job: this rank's share of optimizer state on the servers, and
+        what codecs have left out of its gradients."""
         for name in self._held:
             if is_shared(value := getattr(self, name)):
                 self._offers[name] = [take_share(value)]
+            elif isinstance(exchange := getattr(value, "_exchange", None), GradientExchange):
+                exchange.carry_over()
 
     def sync(self) -> None:
         """Gives everything the state of the oldest rank, and keeps it."""

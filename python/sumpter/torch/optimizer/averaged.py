@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sumpter._core.compression.memory import COMPRESSION
 from sumpter.torch.optimizer.wrapped import Wrapped
 from sumpter.torch.training.gradients import GradientExchange
 from sumpter.torch.training.overlap import (
@@ -16,9 +17,6 @@ from sumpter.torch.training.overlap import (
     unless_lost,
 )
 from sumpter.torch.training.rates import LearningRates
-
-# In a state_dict, what a codec keeps from round to round.
-COMPRESSION = "compression"
 
 
 class Distributed(Wrapped):
@@ -60,7 +58,9 @@ class Distributed(Wrapped):
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, and under COMPRESSION what this rank keeps for its codec.
 
-        Another rank that loads it goes on without what this one had left out of its gradients.
+        So each rank saves its own. Another rank that loads it goes on without what this one had
+        left out of its gradients. Raises MismatchError between backward() and step() while
+        compressed gradients are in flight.
         """
         state, kept = super().state_dict(), self._exchange.compression_state()
         return {**state, COMPRESSION: kept} if kept else state

@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, gradient_codecs
 from sumpter._core.compression.codecs import is_low_rank
+from sumpter._core.compression.memory import report_dropped
 from sumpter._core.handles import ChainedHandle, Handle
 from sumpter._core.process_sets import ProcessSet, global_process_set, label
 from sumpter._core.reduction import Reduction
@@ -207,21 +208,45 @@ class GradientExchange(PassCounter):
         super().restart()
 
     def compression_state(self) -> dict[str, Any]:
-        """What this rank keeps of gradients that are summed by their factors, by their names."""
-        return {self.names[parameter]: own.state() for parameter, own in self._low_rank()}
+        """What codecs keep of this rank's gradients from round to round, by their names.
+
+        Raises MismatchError for one that is in flight.
+        """
+        rates = self.rates
+        return {
+            self.names[parameter]: {
+                **own.state(),
+                "rate": None if rates is None else rates.last(parameter),
+            }
+            for parameter, own in self._keeping()
+        }
 
     def load_compression_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what compression_state() returned; what it lacks begins anew."""
-        for parameter, own in self._low_rank():
-            name = self.names[parameter]
-            if name in state:
-                own.load(state[name])
-            else:
-                own.forget()
+        """Goes on from what compression_state() returned; what it lacks begins anew.
 
-    def _low_rank(self) -> Iterator[tuple[torch.nn.Parameter, LowRankReduction]]:
+        What another rank had left out is not taken over, which is logged.
+        """
+        dropped = []
+        for parameter, own in self._keeping():
+            entry = state.get(self.names[parameter])
+            if entry is None:
+                own.forget()
+                continue
+            if own.load(entry):
+                dropped.append(entry["rank"])
+            if self.rates is not None:
+                self.rates.restore(parameter, entry.get("rate"))
+        if dropped:
+            report_dropped(len(dropped), dropped)
+
+    def carry_over(self) -> None:
+        """Takes along to the next job what codecs keep in this one."""
+        for _, own in self._keeping():
+            own.load(own.state())
+
+    def _keeping(self) -> Iterator[tuple[torch.nn.Parameter, RepeatedReduction | LowRankReduction]]:
         for parameter, own in self._reductions.items():
-            if isinstance(own, LowRankReduction):
+            if own.keeps:
                 yield parameter, own
 
     def complete(self, parameter: torch.nn.Parameter) -> None:

@@ -43,6 +43,9 @@ def rank_of(codec: str) -> int:
 class LowRankReduction:
     """The all-reduce of one gradient in place, by its factors."""
 
+    # Whether it keeps anything from round to round.
+    keeps = True
+
     def __init__(
         self,
         name: str,
@@ -106,13 +109,18 @@ class LowRankReduction:
             "residual": self._residual,
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state; another rank's is without what that rank had left out."""
-        own = state["rank"] == membership.rank()
-        residual = state["residual"] if own else None
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """Goes on from a state; of another rank, without what that rank had left out.
+
+        Whether anything was left so.
+        """
+        is_own = state["rank"] == membership.rank()
+        residual = state["residual"] if is_own else None
         self._residual = None if residual is None else residual.detach().cpu().clone().flatten()
-        self._last = state["right"].detach().cpu().clone()
-        self._rounds = state["rounds"]
+        if "right" in state:  # else it is of another codec
+            self._last = state["right"].detach().cpu().clone()
+            self._rounds = state["rounds"]
+        return not is_own and state["residual"] is not None
 
     def forget(self) -> None:
         """Begins anew."""

@@ -25,6 +25,17 @@ class LearningRates:
         self._last[parameter] = rate
         return last / rate if rate > 0.0 and last > 0.0 else 1.0
 
+    def last(self, parameter: torch.nn.Parameter) -> float | None:
+        """The rate at the last exchange of a gradient."""
+        return self._last.get(parameter)
+
+    def restore(self, parameter: torch.nn.Parameter, last: float | None) -> None:
+        """Goes on from what last() returned."""
+        if last is None:
+            self._last.pop(parameter, None)
+        else:
+            self._last[parameter] = last
+
     def _rate(self, parameter: torch.nn.Parameter) -> float:
         optimizer = self._optimizer()
         if optimizer is None:

@@ -132,9 +132,10 @@ def check_state() -> None:
     take(again, resumed, 3)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
+    before = resumed.state_dict()["compression"]["0.weight"]["residual"].clone()
     hvd.broadcast_optimizer_state(resumed, root_rank=0)
-    others = resumed.state_dict()["compression"]["0.weight"]
-    assert (others["residual"] is not None) == (RANK == 0)
+    after = resumed.state_dict()["compression"]["0.weight"]
+    assert torch.equal(after["residual"], before) and after["rank"] == RANK
     take(again, resumed, 4)
     # The plain optimizer takes such a state, too.
     plain = torch.optim.SGD(make_model().parameters(), 0.1, momentum=0.9)

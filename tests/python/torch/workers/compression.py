@@ -101,6 +101,35 @@ def check_refusals() -> None:
         hvd.allreduce(own, op=hvd.Adasum, compression="int8")
 
 
+def check_ranks_out_of_data() -> None:
+    """A rank without data goes on to send what it has left out, while others train."""
+
+    state = sumpter.compression_state
+
+    def left() -> np.ndarray:
+        (entry,) = [kept for name, kept in state().items() if name.endswith(".uneven")]
+        residual = entry["residual"]
+        return np.zeros(COUNT, np.float32) if residual is None else residual
+
+    def rounds(rank: int) -> range:
+        return range(2 + 4 * rank)
+
+    total = np.zeros(COUNT, np.float32)
+    for round_ in rounds(RANK):
+        own = torch.from_numpy(given(RANK, round_))
+        codec = "topk:k=0.25,two_way=false"
+        total += hvd.allreduce(own, op=hvd.Sum, name="uneven", compression=codec).numpy()
+    before = np.abs(left()).sum()
+    last = hvd.join()
+    assert last == WORLD_SIZE - 1
+    if RANK != last and before > 0:
+        assert not left().any(), "not all of it was sent"
+    all_left = sumpter.push_pull(left(), average=False, name="left", compression="off")
+    if RANK == last:
+        contributed = sum(given(rank, round_) for rank in ALL for round_ in rounds(rank))
+        np.testing.assert_array_equal(total + all_left, contributed)
+
+
 def check_ranks_that_differ() -> None:
     codec = "int8" if RANK else "fp8"
     with raises(sumpter.MismatchError, "differ", "compressed by int8", "compressed by fp8"):
@@ -114,6 +143,7 @@ check_feedback()
 check_others_than_float32()
 check_refusals()
 if WORLD_SIZE > 1:
+    check_ranks_out_of_data()
     check_ranks_that_differ()
 leave_result(b"".join(results))
 hvd.shutdown()
