@@ -56,7 +56,7 @@ def convergence(
     models: ModelsOption = "digits,gpt",
     codecs: CodecsOption = None,
     seeds: SeedsOption = 3,
-    workers: WorkersOption = 4,
+    workers: WorkersOption = 2,
     servers: ServersOption = 0,
     steps: StepsOption = None,
     quick: QuickOption = False,
@@ -161,4 +161,3 @@ def _described(asked: Spec) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(asked)
-

@@ -23,15 +23,15 @@ def _range(name: str) -> Any:
 
 
 COLUMNS = (
-    Column("model", 6, figure("model", "{}")),
-    Column("codec", 24, figure("codec", "{}")),
+    Column("model", 7, figure("model", "{}")),
+    Column("codec", 25, figure("codec", "{}")),
     Column("loss", 7, figure("loss", "{:.4f}")),
     Column("difference", 10, figure("difference", "{:+.2%}")),
     Column("of each seed", 20, _range("difference_range")),
     Column("held out", 8, figure("held_out_loss", "{:.4f}")),
     Column("difference", 10, figure("held_out_difference", "{:+.2%}")),
     Column("kB sent a step", 14, lambda row: f"{row['sent_bytes_per_step'] / 1e3:.1f}"),
-    Column("of off", 6, figure("sent_part", "{:.3f}")),
+    Column("of off", 7, figure("sent_part", "{:.3f}")),
     Column("within 1 %", 10, lambda row: "yes" if row["within"] else "no"),
 )
 
@@ -85,9 +85,7 @@ def spread_line(trainings: Sequence[dict[str, Any]], model: str) -> str:
 def _by_seed(
     trainings: Sequence[dict[str, Any]], model: str, codec: str
 ) -> dict[int, dict[str, Any]]:
-    return {
-        one["seed"]: one for one in trainings if (one["model"], one["codec"]) == (model, codec)
-    }
+    return {one["seed"]: one for one in trainings if (one["model"], one["codec"]) == (model, codec)}
 
 
 def _differences(
