@@ -101,7 +101,7 @@ def check_ranks_that_differ() -> None:
             sumpter.push_pull(gradient(RANK), name=f"differ {number}", compression=codec)
         with raises(MismatchError, "layer.weight", *shown):
             optimized(codec, (40 + number, 50))()
-        check_goes_on(codec)
+        check_goes_on(f"ranks that differ {number}")
 
 
 def check_nans_pass(codec: str) -> None:
