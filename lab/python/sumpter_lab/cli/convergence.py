@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Generator
 from contextlib import closing
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,8 +75,6 @@ def convergence(
     codec starts with the same parameters and sees the same batches. The loss is that of the
     parameters at the end, over what was trained on. Needs no root.
     """
-    import json
-
     from sumpter_lab.scaffold.results import record
     from sumpter_lab.scaffold.results.table import head_line, row_line
 
@@ -83,13 +84,18 @@ def convergence(
     from sumpter_lab.convergence import report
 
     about = record.environment()
-    trainings = _run(asked)
-    rows = report.rows(trainings)
-    document = {**about, "asked": _described(asked), "trainings": trainings, "rows": rows}
-    if csv is not None:
-        write_csv(csv, [{**row, **about} for row in rows])
-    if output is not None:
-        write_json(output, document, indent=1)
+    document: dict[str, Any] = {**about, "asked": asdict(asked)}
+    trainings: list[dict[str, Any]] = []
+    with closing(_trained(asked)) as trained:
+        for one in trained:
+            trainings.append(one)
+            rows = report.rows(trainings)
+            document |= {"trainings": trainings, "rows": rows}
+            # Of a run that is cut off, all is there that was trained.
+            if csv is not None:
+                write_csv(csv, [{**row, **about} for row in rows])
+            if output is not None:
+                write_json(output, document, indent=1)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
         return
@@ -109,8 +115,6 @@ def _spec(
     quick: bool,
     assignments: list[str] | None,
 ) -> Spec:
-    from dataclasses import replace
-
     from sumpter_lab.convergence.run import check
     from sumpter_lab.convergence.spec import DEFAULT_CODECS, QUICK, TRAININGS, Spec, codecs_of
     from sumpter_lab.scaffold import units
@@ -137,7 +141,7 @@ def _spec(
     return Spec(tuple(trainings), names, seeds, *members, settings)
 
 
-def _run(asked: Spec) -> list[dict[str, Any]]:
+def _trained(asked: Spec) -> Generator[dict[str, Any], None, None]:
     """All trainings, with a bar over their steps on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
@@ -145,7 +149,6 @@ def _run(asked: Spec) -> list[dict[str, Any]]:
     from sumpter_lab.convergence.run import run
 
     console = Console(stderr=True)
-    trainings = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=asked.total_steps)
         # Closed here whatever happens, since closing it ends the processes.
@@ -153,11 +156,4 @@ def _run(asked: Spec) -> list[dict[str, Any]]:
             for one in trained:
                 done = f"{one['model']}, {one['codec']}, seed {one['seed']}"
                 bar.update(task, description=f"{done}: {one['loss']:.4f}")
-                trainings.append(one)
-    return trainings
-
-
-def _described(asked: Spec) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(asked)
+                yield one
