@@ -13,6 +13,7 @@ from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
 from sumpter.cli.options import JsonOption, SetOption
 from sumpter_lab.cli import chaos as bench_chaos
+from sumpter_lab.cli import convergence as bench_convergence
 from sumpter_lab.cli import group, scripted
 from sumpter_lab.cli import local as bench_local
 from sumpter_lab.cli import regret as bench_regret
@@ -406,6 +407,7 @@ def _range(least: str, most: str) -> list[int]:
 
 
 app.command("chaos", epilog=bench_chaos.EXAMPLE)(bench_chaos.chaos)
+app.command("convergence", epilog=bench_convergence.EXAMPLE)(bench_convergence.convergence)
 app.command("replay", epilog=bench_replay.EXAMPLE)(bench_replay.replay)
 app.command("tune", epilog=bench_tune.EXAMPLE)(bench_tune.tune)
 app.command("regret", epilog=bench_regret.EXAMPLE)(bench_regret.regret)

@@ -16,7 +16,7 @@ LAYERS = 2
 CHARACTERS = 128  # ASCII
 # Of the text, held out for the loss.
 HELD_OUT = 0.1
-# Windows of the held-out text that the loss is the mean of.
+# Windows that the loss is the mean of.
 WINDOWS = 64
 
 
@@ -69,11 +69,16 @@ class Text:
         row = torch.frombuffer(bytearray(text.encode("ascii", "ignore")), dtype=torch.uint8)
         kept = int(len(row) * (1 - HELD_OUT))
         self._trained = row[:kept].long()
-        held_out = row[kept:].long()
-        starts = torch.linspace(0, len(held_out) - CONTEXT - 1, WINDOWS).long().unsqueeze(1)
-        self.held_out = held_out[starts + torch.arange(CONTEXT + 1)]
+        self.trained = _evenly(self._trained, 4 * WINDOWS)
+        self.held_out = _evenly(row[kept:].long(), WINDOWS)
 
     def batch(self, size: int, chooser: torch.Generator) -> torch.Tensor:
         """Windows from anywhere in the text."""
         starts = torch.randint(len(self._trained) - CONTEXT, (size, 1), generator=chooser)
         return self._trained[starts + torch.arange(CONTEXT + 1)]
+
+
+def _evenly(text: torch.Tensor, windows: int) -> torch.Tensor:
+    """Windows at equal distances."""
+    starts = torch.linspace(0, len(text) - CONTEXT - 1, windows).long().unsqueeze(1)
+    return text[starts + torch.arange(CONTEXT + 1)]

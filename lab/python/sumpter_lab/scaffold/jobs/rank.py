@@ -66,7 +66,7 @@ class Worker:
         self._address = address
         # This rank's place among the workers of its machine, and their number.
         self._local = (0, 1)
-        self._settings = {**settings, "machine": _native.machine_id()}
+        self._settings = {"machine": _native.machine_id(), **settings}
         self._shapes = shapes
         self._systems: dict[str, System] = {}
         self._coordinator: _native.Coordinator | None = None
@@ -216,7 +216,7 @@ class Server:
     """A summation server; serve() returns when its job has ended."""
 
     def __init__(self, settings: dict[str, str]) -> None:
-        self._settings = {**settings, "machine": _native.machine_id()}
+        self._settings = {"machine": _native.machine_id(), **settings}
         # So that the server announces that it leaves.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 

@@ -33,6 +33,7 @@ LEAVE_TIMEOUT_S = 10.0
 
 # By name, because this process must not import torch, which some of them need.
 _KINDS = {
+    "CodecTrainer": "sumpter_lab.convergence.rank",
     "Job": "sumpter_lab.tenants.job",
     "Learner": "sumpter_lab.diloco.rank",
     "Mesh": "sumpter_lab.scaffold.network.mesh",
