@@ -25,7 +25,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools sim mutants sanitize fuzz matrix wheel-check bench chaos docs server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools sim mutants sanitize fuzz matrix wheel-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -106,6 +106,12 @@ docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/user/configuration.md
 	$(BIN)/python tests/python/support/api_page.py > docs/user/api.md
 	$(BIN)/python tests/python/support/records.py > lab/records/index.md
+
+site: setup ## Build the documentation as a site into target/site, and check its links.
+	$(BIN)/python docs/site/build.py target/site
+
+site-links: setup ## Ask every other host that the documentation links (needs the network).
+	$(BIN)/python docs/site/build.py target/site-links --external
 
 server: ## Build the static sumpter-server, which needs no Python.
 	CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \

@@ -1,13 +1,11 @@
 """The page of `sumpter report` in a real browser, on a laptop and on a phone.
 
-Needs Chromium, which no package of Python brings: `apt-get install chromium`, or any Chromium or
-Chrome whose path is on PATH under one of the names below.
+Needs Chromium, which no package of Python brings: `apt-get install chromium`.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,15 +14,13 @@ from pathlib import Path
 import pytest
 
 import fake_trace
+from browser import LAPTOP, PHONE, launched
 from sumpter.profiles import save
 from sumpter_lab import profiles, report
 from sumpter_lab.report import theme
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "lab" / "records"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-LAPTOP = {"viewport": {"width": 1440, "height": 900}}
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 NASTY = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 
 
@@ -51,18 +47,7 @@ def _until(view: View, condition: str) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip("no browser: apt-get install chromium, to test pages of sumpter report")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # As root, and in containers, Chromium cannot make its sandbox; the page is our own.
-        launched = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield launched
-        launched.close()
+    yield from launched("pages of sumpter report")
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,8 @@ def _contents() -> str:
 
 
 def _member(name: str, value: object) -> Iterator[str]:
-    yield f"### {name}\n"
+    # Underscores at both ends would be emphasis.
+    yield f"### `{name}`\n" if name.startswith("__") else f"### {name}\n"
     if isinstance(value, type):
         yield from _class(name, value)
     elif callable(value) and _is_documented(value):

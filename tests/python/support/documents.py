@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parents[3]
-LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html", "mermaid"}
+LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html"}
 MARKS = {"file", "run", "needs", "excerpt", "message"}
 PROGRAMS = {"sumpter", "sumpter-server"}
 # They take names of releases and namespaces, which may be a program's.

@@ -1,0 +1,1 @@
+"""What the site does with the repository's Markdown, beside what Sphinx and MyST do."""
