@@ -113,7 +113,7 @@ fn what_is_no_code_fails_the_tensor_on_all_ranks() {
 #[test]
 fn a_codec_that_the_lane_does_not_have_is_refused_by_name() {
     for (text, reason) in [
-        ("zip", "no codec is called 'zip': give one of fp16, bf16,"),
+        ("zip", "a lane has no such codec: no codec is called 'zip': give one of fp16, bf16,"),
         ("topk:k=2000", "codec topk: k=2000: give 1 to 1500"),
         ("powersgd", "codec powersgd works on whole matrices"),
     ] {

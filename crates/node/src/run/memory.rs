@@ -73,8 +73,8 @@ impl SkippedBlocks {
             unsaid => format!("; {unsaid} more in {rounds} rounds before it"),
         };
         Some(format!(
-            "tensor '{name}': {blocks} of its blocks of {BLOCK} elements had NaNs or infinities and counted \
-             as zeros (nan=skip){before}"
+            "tensor '{name}': {blocks} of its blocks of {BLOCK} elements had NaNs or infinities \
+             and counted as zeros (nan=skip){before}"
         ))
     }
 }
@@ -88,8 +88,8 @@ mod tests {
         let (mut skips, begin) = (SkippedBlocks::default(), Instant::now());
         let mut add =
             |name, blocks, seconds| skips.add(name, blocks, begin + Duration::from_secs(seconds));
-        let first = "tensor 'a': 2 of its blocks of 1024 elements had NaNs or infinities and counted as \
-                     zeros (nan=skip)";
+        let first = "tensor 'a': 2 of its blocks of 1024 elements had NaNs or infinities and \
+                     counted as zeros (nan=skip)";
         assert_eq!(add("a", 2, 0).as_deref(), Some(first));
         assert_eq!((add("a", 3, 1), add("b", 4, 9)), (None, None));
         let later = add("b", 1, 10).unwrap();

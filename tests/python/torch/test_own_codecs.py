@@ -5,13 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from jobs import FINDS_MISMATCHES_S, Job
-
-SUPPORT = Path(__file__).parent.parent / "support"
 
 
 @pytest.mark.parametrize(("ranks", "servers", "loops"), [(2, 0, 1), (3, 1, 1), (2, 1, 2)])
