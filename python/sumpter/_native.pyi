@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 __version__: str
+WIRE_VERSION: int
 
 class SumpterError(RuntimeError):
     """Base of every error Sumpter raises."""

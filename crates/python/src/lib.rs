@@ -21,6 +21,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("WIRE_VERSION", sumpter_wire::PROTOCOL_VERSION)?;
     errors::register(module)?;
     module.add_class::<worker::Worker>()?;
     module.add_class::<handle::Handle>()?;
