@@ -193,19 +193,27 @@ def _check_settings(hosts: list[Host], hostfile: Path) -> None:
 def _worker_hosts(
     workers: int | None, hosts: str | None, hostfile: Path | None, here: tuple[str, ...]
 ) -> list[Host]:
-    from sumpter.launch.layout import HERE, Host, parse_hostfile, parse_hosts
+    from sumpter.launch.layout import HERE, Host
+
+    if hosts is None and hostfile is None:
+        assert workers is not None
+        return [Host(HERE, workers)]
+    return given_hosts(hosts, hostfile, here)
+
+
+def given_hosts(hosts: str | None, hostfile: Path | None, here: tuple[str, ...]) -> list[Host]:
+    """The machines of `--hosts` or of `--hostfile`, of which one is given."""
+    from sumpter.launch.layout import parse_hostfile, parse_hosts
 
     if hosts is not None and hostfile is not None:
         raise UsageError("--hosts and --hostfile exclude each other")
     if hosts is not None:
         return parse_hosts(hosts, "--hosts", here)
-    if hostfile is not None:
-        try:
-            text = hostfile.read_text()
-        except OSError as error:
-            raise Failure(f"cannot read {hostfile}: {error.strerror}") from error
-        found = parse_hostfile(text, str(hostfile), here)
-        _check_settings(found, hostfile)
-        return found
-    assert workers is not None
-    return [Host(HERE, workers)]
+    assert hostfile is not None
+    try:
+        text = hostfile.read_text()
+    except OSError as error:
+        raise Failure(f"cannot read {hostfile}: {error.strerror}") from error
+    found = parse_hostfile(text, str(hostfile), here)
+    _check_settings(found, hostfile)
+    return found

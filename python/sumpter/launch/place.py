@@ -243,7 +243,7 @@ class Place:
 async def open_places(hosts: Sequence[str], access: Access, output: Output) -> dict[str, Place]:
     """Attendants on all hosts, reached at once; Failure says what is wrong with which host."""
     opened = await asyncio.gather(
-        *(_open(host, access, output) for host in hosts), return_exceptions=True
+        *(open_place(host, access, output) for host in hosts), return_exceptions=True
     )
     failures = [result for result in opened if isinstance(result, BaseException)]
     places = [result for result in opened if isinstance(result, Place)]
@@ -256,7 +256,8 @@ async def open_places(hosts: Sequence[str], access: Access, output: Output) -> d
     return {place.host: place for place in places}
 
 
-async def _open(host: str, access: Access, output: Output) -> Place:
+async def open_place(host: str, access: Access, output: Output) -> Place:
+    """An attendant on one host; Failure says what is wrong with it."""
     here = host == HERE
     python = access.python
     command = loader(python) if here else access.shell.arguments(host, python)
