@@ -512,15 +512,22 @@ MUTANTS = [
     Mutant(
         "a sum is sent before its carrier has it",
         "1: exactly once",
-        "lane/partition.rs",
+        "lane/coded.rs",
         "&& self.slots[slot].mirrored == 0",
         "&& self.slots[slot].mirrored > 9",
+    ),
+    Mutant(
+        "a carrier adds codes in another order than the lane",
+        "2: the same bytes everywhere",
+        "lane/accumulate.rs",
+        "all[before * bytes.len()..]",
+        "all[(contributors - 1 - before) * bytes.len()..]",
     ),
     Mutant(
         "a carrier does not hold what it has for others",
         "3: a killed server loses nothing",
         "client/receiving.rs",
-        "if carries || self.links[lane].retains {",
+        "if carries.is_some() || self.links[lane].retains {",
         "if self.links[lane].retains {",
     ),
     Mutant(

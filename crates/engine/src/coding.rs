@@ -130,6 +130,45 @@ impl<'a> Coder<'a> {
         if self.codec.spec().two_way { self.len(dtype, bytes) } else { bytes }
     }
 
+    /// Whether the carrier of a sum of so many contributions gets their codes, from which it makes
+    /// the sum as the lane did: where these are fewer bytes than the sum.
+    pub(crate) fn carries_codes(self, dtype: Dtype, bytes: usize, contributions: u32) -> bool {
+        contributions as usize * self.len(dtype, bytes) < sum_bytes(dtype, bytes)
+    }
+
+    /// Bytes of what the carrier gets.
+    pub(crate) fn carried_len(self, dtype: Dtype, bytes: usize, contributions: u32) -> usize {
+        match self.carries_codes(dtype, bytes, contributions) {
+            true => contributions as usize * self.len(dtype, bytes),
+            false => sum_bytes(dtype, bytes),
+        }
+    }
+
+    /// The sum, in `f32`, of codes that lie one behind the other, added in this order.
+    ///
+    /// # Errors
+    /// If one of them is no code of the codec's.
+    pub(crate) fn add_codes(
+        self,
+        ((key, offset), (dtype, len)): SumOf,
+        codes: &[u8],
+        pool: &mut BufferPool,
+    ) -> Result<AlignedBuf, CodecError> {
+        let (at, mut sum) = (self.at(key, dtype, offset), pool.take(sum_bytes(dtype, len)));
+        let mut codes = codes.chunks_exact(self.len(dtype, len));
+        let first = codes.next().expect("the codes of all contributions");
+        let added = self.codec.decode(at, first, (Dtype::F32, &mut sum));
+        match added
+            .and_then(|()| codes.try_for_each(|code| self.codec.decode_add(at, code, &mut sum)))
+        {
+            Ok(()) => Ok(sum),
+            Err(error) => {
+                pool.give(sum);
+                Err(error)
+            }
+        }
+    }
+
     fn blocks_from(self, dtype: Dtype, offset: usize) -> u64 {
         debug_assert!(offset.is_multiple_of(Coding::granularity(dtype)), "a cut within a block");
         self.first + blocks(offset / dtype.size()) as u64

@@ -19,8 +19,8 @@ mod resident;
 mod spans;
 
 pub use client::{
-    Backlog, Client, ClientSettings, Event, Layout, MirroredElements, OpId, OrderSpan, Outstanding,
-    Place, REPAIRED, Request, RetainedChunk, Standing, Supply, VariablePlace,
+    Backlog, Carrier, Client, ClientSettings, Event, Layout, MirroredElements, OpId, OrderSpan,
+    Outstanding, Place, REPAIRED, Request, RetainedChunk, Standing, Supply, VariablePlace,
 };
 pub use coding::Coding;
 pub use hub::{Hub, OpMemory, Subtotals};

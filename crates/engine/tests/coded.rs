@@ -8,8 +8,8 @@ use fastrand::Rng;
 use sumpter_codec::Registry;
 use sumpter_endpoint::{ConnId, OwnedMemory};
 use sumpter_engine::{
-    Client, ClientSettings, Coding, Event, Lane, LaneLimits, Layout, Peer, Place, Request, Supply,
-    exchange,
+    Carrier, Client, ClientSettings, Coding, Event, Lane, LaneLimits, Layout, Peer, Place, Request,
+    Supply, exchange,
 };
 use sumpter_transport::in_process;
 use sumpter_types::{Collective, Dtype, Epoch, GroupId, JobId, Rank, ReduceOp, TensorId};
@@ -57,7 +57,8 @@ fn layout(codec: Option<&str>) -> Layout {
     let place = |number: usize| {
         let (start, end) = (4 * cuts[number], 4 * cuts[number + 1]);
         let place = Place::new(LANE, number as u32, (start, end - start), GroupId(0), WORKERS);
-        Place { carrier: keeps.then_some(Rank(number as u32)), ..place }
+        let carrier = Carrier { rank: Rank(number as u32), contributions: WORKERS };
+        Place { carrier: keeps.then_some(carrier), ..place }
     };
     Layout::new((0..3).map(place).collect()).coded(coding)
 }

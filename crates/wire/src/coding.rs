@@ -29,8 +29,8 @@ pub struct CodingSpec {
     pub elements: u64,
     /// The number of the partition's first block in it.
     pub block: u64,
-    /// The worker that gets the sum as `f32` and keeps what its code leaves out; the others get the
-    /// code once this worker has the sum.
+    /// The worker that gets the sum itself, or all codes that are in it, and keeps what its code
+    /// leaves out; the others get the code once this worker has the sum.
     pub carrier: Option<Rank>,
 }
 

@@ -9,6 +9,7 @@ import typer
 from sumpter import _native
 from sumpter.cli import (
     bpslaunch,
+    bug_report,
     doctor,
     drain,
     jobs,
@@ -84,6 +85,7 @@ app.command("top", epilog=top.EXAMPLE)(top.top)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+app.command("bug-report", epilog=bug_report.EXAMPLE)(bug_report.bug_report)
 app.command("config", epilog=settings.EXAMPLE)(settings.config)
 app.command("token", epilog=node.TOKEN_EXAMPLE)(node.token)
 plugins.add(app, "bench")

@@ -76,6 +76,7 @@ def run(
     log_dir: opt.LogDir = None,
     metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
+    dry_run: opt.DryRun = False,
 ) -> None:
     """Start a whole job: coordinator here, servers and workers here or on other machines.
 
@@ -113,6 +114,10 @@ def run(
         token_file=token_file,
         elastic=_elastic(len(layout.workers), min_workers, max_workers, restarts),
     )
+    if dry_run:
+        from sumpter.launch.preview import preview
+
+        return preview(spec)
     raise typer.Exit(launch(spec))
 
 

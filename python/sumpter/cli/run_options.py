@@ -191,3 +191,11 @@ LogDir = Annotated[
     Path | None,
     typer.Option("--log-dir", metavar="DIR", help="Also keep each process' output here."),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Check the options and print each process, its machine, command and variables; start "
+        "nothing and connect to no machine.",
+    ),
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,6 +140,11 @@ def passed_on(requested: Sequence[str]) -> dict[str, str]:
     }
     passed = {name: text for name, text in usual.items() if name not in _NEVER_PASSED}
     return passed | requested_variables(requested)
+
+
+def inherited(names: Iterable[str]) -> dict[str, str]:
+    """Those of these variables that processes on this machine find set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def requested_variables(requested: Sequence[str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ class JobSpec:
 
 
 @dataclass
-class _Meeting:
+class Meeting:
     """The job's coordinator: one made for it, or one that was there."""
 
     settings: dict[str, str]
@@ -82,7 +82,7 @@ def launch(spec: JobSpec) -> int:
     """Runs the whole job; its exit code is that of the first worker that failed."""
     console = Console(highlight=False)
     # Refuses a setting that is not in the table or out of its range before anything starts.
-    meeting = _meet(spec)
+    meeting = meet(spec)
     try:
         bandwidth = bandwidth_gbps(spec.settings)
         progress = Progress(lambda: _native.status(meeting.settings), bandwidth)
@@ -103,7 +103,7 @@ def launch(spec: JobSpec) -> int:
 
 
 @contextmanager
-def _announced(spec: JobSpec, meeting: _Meeting) -> Iterator[str]:
+def _announced(spec: JobSpec, meeting: Meeting) -> Iterator[str]:
     """Lets other commands find the job while it runs; gives the line that says how."""
     with ExitStack() as stack:
         invitation = ""
@@ -121,11 +121,17 @@ def _announced(spec: JobSpec, meeting: _Meeting) -> Iterator[str]:
         yield invitation
 
 
-def _meet(spec: JobSpec) -> _Meeting:
+def meet(spec: JobSpec) -> Meeting:
+    """The job's coordinator: the one that is given, else one that is made.
+
+    Raises ConfigError for a setting that is not in the table or out of its range, UsageError or
+    Failure for options that contradict each other, a token's file that cannot be read, or an
+    address that cannot be listened on.
+    """
     servers = str(spec.layout.all_servers)
     if spec.coordinator:
         settings = {**spec.settings, "coordinator": spec.coordinator, "servers": servers}
-        return _Meeting(settings, None, None)
+        return Meeting(settings, None, None)
     token = _token(spec)
     # The coordinator exports metrics of all members: the other processes need no port.
     settings = {**spec.settings, "token": token, "servers": servers, "metrics_port": "0"}
@@ -144,7 +150,7 @@ def _meet(spec: JobSpec) -> _Meeting:
     own = _native.Coordinator(listen, of_coordinator, repeated=True, metrics=True)
     host = "" if host in _EVERYWHERE else host
     settings["coordinator"] = f"{host or _LOOPBACK}:{own.address.rpartition(':')[2]}"
-    return _Meeting(settings, token, own, "" if host == _LOOPBACK else host)
+    return Meeting(settings, token, own, "" if host == _LOOPBACK else host)
 
 
 def _token(spec: JobSpec) -> str:
@@ -166,7 +172,7 @@ def _token(spec: JobSpec) -> str:
 
 
 async def _run(
-    spec: JobSpec, meeting: _Meeting, output: Output, invitation: str, progress: Progress
+    spec: JobSpec, meeting: Meeting, output: Output, invitation: str, progress: Progress
 ) -> End:
     with Interruption() as interruption:
         opening = asyncio.create_task(_open(spec, output))
@@ -180,7 +186,7 @@ async def _run(
             facts = {host: place.facts.result() for host, place in places.items()}
             environment = _environment(spec, meeting, facts)
             starts = [
-                partial(places[role.host].start, role) for role in _roles(spec, environment, facts)
+                partial(places[role.host].start, role) for role in roles(spec, environment, facts)
             ]
 
             def settle_s() -> float:
@@ -210,7 +216,7 @@ async def _open(spec: JobSpec, output: Output) -> dict[str, Place]:
     return await open_places(spec.layout.hosts, access, output)
 
 
-def _environment(spec: JobSpec, meeting: _Meeting, facts: Mapping[str, Facts]) -> Environment:
+def _environment(spec: JobSpec, meeting: Meeting, facts: Mapping[str, Facts]) -> Environment:
     names = {row["name"]: row["env"] for row in _native.settings()}
     own = {host: _own_address(spec, host, fact) for host, fact in facts.items() if host != HERE}
     # The address that a worker announces follows from its way to the coordinator: here, too,
@@ -258,7 +264,8 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
-def _roles(spec: JobSpec, environment: Environment, facts: Mapping[str, Facts]) -> list[Role]:
+def roles(spec: JobSpec, environment: Environment, facts: Mapping[str, Facts]) -> list[Role]:
+    """The job's processes: servers, then workers."""
     # -P: a folder named sumpter in the user's directory must not shadow the package.
     serve = (spec.python, "-P", "-m", "sumpter", "serve")
     servers = [

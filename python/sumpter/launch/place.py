@@ -25,7 +25,7 @@ from sumpter.launch.remote import RemoteShell, attendant_source, loader, unreach
 _READ_BYTES = 64 * 1024
 
 # A shell's codes for a command that is not there, and ssh's for a connection that broke.
-_NOT_FOUND = 127
+NOT_FOUND = 127
 _LOST = 255
 
 # How long an attendant may take to end, with time for its own grace and drain.
@@ -107,7 +107,7 @@ class Child:
         elif kind == b"f":
             where = "" if self.place.host == HERE else f" on {self.place.host}"
             error = Failure(f"cannot run '{self._command}'{where}: {payload.decode()}")
-            error.exit_code = _NOT_FOUND
+            error.exit_code = NOT_FOUND
             self.pid.set_exception(error)
         elif kind == b"x":
             for is_error, splitter in self._splitters.items():

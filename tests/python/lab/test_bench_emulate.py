@@ -315,11 +315,19 @@ def test_each_load_has_its_systems() -> None:
     }
 
 
+def test_a_model_is_divided_by_a_scale() -> None:
+    whole, small = spec.model("bert-large"), spec.model("bert-large", 16)
+    assert len(small.shapes) == len(whole.shapes)
+    assert small.bytes == pytest.approx(whole.bytes / 16, rel=1e-4)
+    assert min(small.shapes) >= (1,)
+
+
 @pytest.mark.parametrize(
     ("option", "given", "said"),
     [
         ("--peers", "lanes=2", "--peers lanes: the emulated cluster decides this"),
         ("--peers", "credit", "is unknown"),
+        ("--scale", "16", "--scale divides the sizes of a --model"),
         ("--rules", "sgd,lion", "--rules 'lion': known are sgd, sgd_momentum"),
     ],
 )

@@ -102,7 +102,7 @@ def test_each_combination_of_a_grid_is_a_cell_with_settings_of_its_own() -> None
 
 @pytest.mark.parametrize("scale", [1.0, 1.5, 10.0, 20.0, 1e6])
 def test_settings_that_are_sizes_are_divided_and_stay_valid(scale: float) -> None:
-    settings = variants.scaled_settings(scale, {})
+    settings = variants.scaled(scale, {})
     probe = {**settings, "token": _native.generate_token()}
     _native.Coordinator("127.0.0.1:0", probe).stop()
     sizes = {name: int(text) for name, text in settings.items() if name.endswith("_bytes")}
@@ -111,12 +111,13 @@ def test_settings_that_are_sizes_are_divided_and_stay_valid(scale: float) -> Non
             "partition_bytes": 1 << 18,
             "chunk_bytes": 1 << 18,
             "credit_bytes": 1 << 20,
+            "compression_min_bytes": 64 << 10,
         }
     assert sizes["chunk_bytes"] <= sizes["partition_bytes"]
 
 
 def test_settings_that_are_given_count() -> None:
-    assert variants.scaled_settings(20, {"credit_bytes": "64KiB"})["credit_bytes"] == "64KiB"
+    assert variants.scaled(20, {"credit_bytes": "64KiB"})["credit_bytes"] == "64KiB"
 
 
 def test_the_unbounded_credit_is_the_most_that_can_be_set() -> None:

@@ -375,3 +375,56 @@ class TestStatus:
             "1 GiB",
             "2,048 TiB",
         ]
+
+
+# --- dry runs ---
+
+
+def dry_run(*options: str, worker: str = "x.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sumpter", "run", "--dry-run", *options]
+    command += ["--", sys.executable, worker]
+    variables = {**os.environ, "SUMPTER_TOKEN": "a-token-for-tests-only"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_S, env=variables, check=False
+    )
+
+
+def test_a_dry_run_names_every_process_and_starts_none(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"open({str(tmp_path / 'started')!r}, 'w')\n")
+    ended = dry_run("-n", "3", "-s", "1", "--set", "compression=int8", worker=str(script))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not (tmp_path / "started").exists()
+    lines = ended.stdout.splitlines()
+    assert "4 processes on 1 machine" in lines[0]
+    started = [line.split()[:2] for line in lines if " this machine (as " in line]
+    assert started == [["server", "0"], ["worker", "0"], ["worker", "1"], ["worker", "2"]]
+    assert "  SUMPTER_COMPRESSION=int8" in lines and "  WORLD_SIZE=3" in lines
+    assert "a-token-for-tests-only" not in ended.stdout
+
+
+def test_a_dry_run_over_ssh_connects_to_no_machine() -> None:
+    ended = dry_run("-H", "nowhere.invalid:2", "--server-hosts", "b.invalid", "--ssh-port", "2222")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "3 processes on 2 machines" in ended.stdout
+    assert "ssh -o BatchMode=yes -p 2222 nowhere.invalid" in ended.stdout
+    assert "SUMPTER_COORDINATOR=<this machine's address>:<a free port>" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["-n", "2", "--set", "partition_bytes=3"], 2, "partition_bytes"),
+        (["-n", "2", "--min-workers", "3"], 2, "only 2 workers would be started"),
+        (["-n", "2", "--token-file", "/nowhere"], 1, "cannot read the token's file"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(options: list[str], code: int, said: str) -> None:
+    tried = dry_run(*options)
+    assert tried.returncode == code and said in tried.stderr
+
+
+def test_a_dry_run_misses_the_command() -> None:
+    command = [sys.executable, "-m", "sumpter", "run", "--dry-run", "-n", "1", "--", "no-such"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert ended.returncode == 127 and "cannot run 'no-such': no such command" in ended.stderr

@@ -35,6 +35,7 @@ COMMANDS = (
     "drain",
     "tune",
     "doctor",
+    "bug-report",
     "config",
     "token",
 )

@@ -58,7 +58,7 @@ use sumpter_types::{Dtype, Epoch, GroupId, Rank, Round, TensorId, Update};
 use sumpter_wire::{FrameKind, Header, Tier, encode_apply, group_id};
 
 pub use self::event::Event;
-pub use self::op::{Layout, OpId, Place, REPAIRED, Request, Supply, VariablePlace};
+pub use self::op::{Carrier, Layout, OpId, Place, REPAIRED, Request, Supply, VariablePlace};
 pub use self::operations::Standing;
 pub use self::order::OrderSpan;
 pub use self::outstanding::{Backlog, Outstanding};

@@ -13,7 +13,7 @@ use sumpter_wire::{
 };
 
 use super::order::OrderSpan;
-use crate::coding::{Coding, sum_bytes};
+use crate::coding::Coding;
 use crate::spans::Spans;
 use sumpter_endpoint::ConnId;
 
@@ -47,9 +47,17 @@ pub struct Place {
     /// Where the lane's subtotals go next, if its process does not know the tensor. The group there
     /// must have been defined.
     pub route: Option<Route>,
-    /// Who keeps what the codes of sums leave out, if that is added to the next ones: a member of
-    /// the group.
-    pub carrier: Option<Rank>,
+    /// Who keeps what the codes of sums leave out, if that is added to the next ones.
+    pub carrier: Option<Carrier>,
+}
+
+/// Who keeps what the codes of a partition's sums leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    /// A member of the group.
+    pub rank: Rank,
+    /// How many contributions the lane adds: all members'.
+    pub contributions: u32,
 }
 
 /// What a partition is of a variable.
@@ -393,16 +401,18 @@ impl<M> Op<M> {
     /// The same of its result, for `rank`.
     pub(super) fn received_len(&self, part: usize, bytes: usize, rank: Rank) -> usize {
         let dtype = self.request.dtype;
-        match self.coding(part) {
-            Some(_) if self.carries(part, rank) => sum_bytes(dtype, bytes),
-            Some(coding) => coding.coder().sum_len(dtype, bytes),
-            None => bytes,
+        let Some(coding) = self.coding(part) else { return bytes };
+        match self.carries(part, rank) {
+            Some(contributions) => coding.coder().carried_len(dtype, bytes, contributions),
+            None => coding.coder().sum_len(dtype, bytes),
         }
     }
 
-    /// Whether `rank` gets sums of partition `part` in place of their codes.
-    pub(super) fn carries(&self, part: usize, rank: Rank) -> bool {
-        self.coding(part).is_some() && self.places[part].carrier == Some(rank)
+    /// Of how many contributions the sums of partition `part` are, if `rank` gets them in place of
+    /// their codes.
+    pub(super) fn carries(&self, part: usize, rank: Rank) -> Option<u32> {
+        let carrier = self.coding(part).and(self.places[part].carrier);
+        carrier.filter(|carrier| carrier.rank == rank).map(|carrier| carrier.contributions)
     }
 
     /// These bytes of a variable are final.
@@ -456,6 +466,7 @@ impl<M> Op<M> {
         let request = &self.request;
         let (collective, root) = self.does(part);
         let Place { variable, contributors, route, origin, carrier, .. } = self.places[part];
+        let carrier = carrier.map(|carrier| carrier.rank);
         let variable = request.update.zip(variable).map(|(update, place)| VariableSpec {
             rule: update.rule,
             divisor: if request.average { contributors } else { 1 },

@@ -102,7 +102,8 @@ impl<M: Memory> Client<M> {
         let Some(place) = self.operations.place_in((tensor, tier), number, round) else {
             return false;
         };
-        let (lane, carries) = (place.lane, place.carrier == Some(self.settings.rank));
+        let carrier = place.carrier.map(|carrier| carrier.rank);
+        let (lane, carries) = (place.lane, carrier == Some(self.settings.rank));
         let key = (tensor, tier, number);
         let link = &mut self.links[lane];
         if link.releases && !link.retains && !link.resident {

@@ -218,11 +218,11 @@ impl<M: Memory> Client<M> {
     ) -> Result<(), String> {
         let carries = self.operations[at.op].carries(at.part, self.settings.rank);
         match carries {
-            true => self.carry(at, value)?,
-            false => self.decode_code(at, value)?,
+            Some(contributions) => self.carry(at, value, contributions)?,
+            None => self.decode_code(at, value)?,
         }
         // The lane lets nobody else have it until it knows that the carrier does.
-        if carries || self.links[lane].retains {
+        if carries.is_some() || self.links[lane].retains {
             let mut bytes = self.retained.buffer(at.len);
             let memory = &mut self.operations[at.op].memory;
             bytes.copy_from_slice(memory.result(at.offset, at.len));
@@ -231,22 +231,32 @@ impl<M: Memory> Client<M> {
         Ok(())
     }
 
-    /// Takes a sum itself: what its code leaves out is kept, and the result is as all others have
-    /// it.
-    fn carry(&mut self, at: ChunkRef, sum: &[u8]) -> Result<(), String> {
+    /// Takes a sum of so many contributions itself, or their codes: what its own code leaves out is
+    /// kept, and the result is as all others have it.
+    fn carry(&mut self, at: ChunkRef, value: &[u8], contributions: u32) -> Result<(), String> {
         let ChunkRef { op: id, part, offset, len, .. } = at;
         let op = &self.operations[id];
         let (Request { tensor, dtype, .. }, place) = (op.request, op.places[part]);
         let (origin, key) = (place.origin + offset - place.offset, Key::of_sum(tensor, op.round));
         let Some(coding) = op.coding(part).cloned() else { return Ok(()) };
         let of = ((key, origin), (dtype, len));
-        let code = coding.sum_coder().encode_sum(of, sum, self.retained.pool());
+        let pool = self.retained.pool();
+        let added = match coding.coder().carries_codes(dtype, len, contributions) {
+            true => {
+                let added = coding.coder().add_codes(of, value, pool);
+                Some(added.map_err(|error| format!("partition {}: {error}", place.number))?)
+            }
+            false => None,
+        };
+        let sum = added.as_deref().unwrap_or(value);
+        let code = coding.sum_coder().encode_sum(of, sum, pool);
         let mut decoded = self.retained.buffer(sum.len());
         let sums = (key, sum_bytes(dtype, origin));
         let kept = coding.coder().decode_sum(sums, &code, (Dtype::F32, &mut decoded));
         kept.expect("a code that was made here");
         self.residuals.carry(&coding, (tensor, dtype, origin), sum, &decoded);
         self.retained.recycle(decoded);
+        added.into_iter().for_each(|sum| self.retained.recycle(sum));
         let done = self.decode_code(at, &code);
         self.retained.recycle(code);
         done
@@ -421,7 +431,7 @@ impl<M: Memory> Client<M> {
         link.sender.push_control(&header, &[]);
         let awaited = match op.does(part).0 {
             // The others get the code of the sum once its carrier has the sum.
-            Collective::AllReduce => carries,
+            Collective::AllReduce => carries.is_some(),
             // The others are done once the mirrors have it.
             Collective::Update => mirrors,
             // A worker that receives no data is done only when all others have it.

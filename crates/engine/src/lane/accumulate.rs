@@ -9,7 +9,7 @@ use sumpter_wire::PartitionSpec;
 
 use super::order::Turns;
 use super::state::State;
-use crate::coding::Coder;
+use crate::coding::{Coder, sum_bytes};
 
 /// What is done to a sum several times is done block by block, so that a block's sum stays in the
 /// first-level cache meanwhile: half of the smallest such cache (32 KiB) holds a wide sum and one
@@ -33,6 +33,9 @@ pub(super) struct Chunk {
     /// asynchronously, as it is when the worker gets it. Or the code of the sum, where a worker
     /// gets the sum itself.
     pub weights: Option<AlignedBuf>,
+    /// The codes that are in the sum, one behind the other in the order in which they were added,
+    /// where [the carrier gets them](Code::carried).
+    pub codes: Option<AlignedBuf>,
     /// When it changed a variable asynchronously; and how often that had changed when the worker
     /// got the last of its value.
     pub turns: Turns,
@@ -59,9 +62,18 @@ pub(super) struct Code<'a> {
     /// First byte of the chunk in its partition, and its bytes, as elements.
     pub offset: usize,
     pub len: usize,
+    /// Whether the carrier of the sum gets the codes that it was added from.
+    pub carried: bool,
 }
 
 impl Chunk {
+    /// Gives every buffer back but the sum.
+    pub(super) fn clear(&mut self, pool: &mut BufferPool) {
+        let held = self.held.iter_mut().filter_map(Option::take);
+        let all = held.chain(self.weights.take()).chain(self.codes.take());
+        all.for_each(|buffer| pool.give(buffer));
+    }
+
     /// Takes one contribution of another process: the first one's buffer becomes the sum, without a
     /// copy, unless it is a code.
     ///
@@ -74,7 +86,7 @@ impl Chunk {
         pool: &mut BufferPool,
     ) -> Result<(), CodecError> {
         let added = match how.code {
-            Some(code) => self.add_code(how.spec.dtype, code, bytes, pool),
+            Some(code) => self.add_code(how, code, bytes, pool),
             None => {
                 if self.summed > 0 {
                     self.sum_up(how, &bytes, pool);
@@ -93,12 +105,17 @@ impl Chunk {
     /// can be added as they are.
     pub(super) fn add_code(
         &mut self,
-        dtype: Dtype,
-        Code { coder, key, offset, len }: Code<'_>,
+        Addition { spec, contributors, .. }: Addition<'_>,
+        Code { coder, key, offset, len, carried }: Code<'_>,
         bytes: AlignedBuf,
         pool: &mut BufferPool,
     ) -> Result<(), CodecError> {
-        let is_first = self.summed + usize::from(self.resident) == 0;
+        let (dtype, before) = (spec.dtype, self.summed + usize::from(self.resident));
+        let is_first = before == 0;
+        if carried {
+            let all = self.codes.get_or_insert_with(|| pool.take(contributors * bytes.len()));
+            all[before * bytes.len()..][..bytes.len()].copy_from_slice(&bytes);
+        }
         if coder.codec.sums_encoded() {
             if is_first {
                 self.sum.replace(bytes).into_iter().for_each(|old| pool.give(old));
@@ -111,7 +128,7 @@ impl Chunk {
         }
         let at = coder.at(key, dtype, offset);
         let added = if is_first {
-            let mut acc = pool.take(len / dtype.size() * size_of::<f32>());
+            let mut acc = pool.take(sum_bytes(dtype, len));
             let decoded = coder.codec.decode(at, &bytes, (Dtype::F32, &mut acc));
             self.sum.replace(acc).into_iter().for_each(|old| pool.give(old));
             decoded
@@ -125,13 +142,19 @@ impl Chunk {
 
     /// All contributions are in the sum: makes of it what is sent, where they are encoded.
     pub(super) fn finish(&mut self, how: Addition<'_>, pool: &mut BufferPool) {
-        if let Some(Code { coder, key, offset, len }) = how.code
+        if let Some(Code { coder, key, offset, len, .. }) = how.code
             && let Some(sum) = self.sum.take()
         {
             let of = ((key, offset), (how.spec.dtype, len));
             if how.spec.coding.is_some_and(|coding| coding.carrier.is_some()) {
                 self.weights = Some(coder.encode_sum(of, &sum, pool));
-                self.sum = Some(sum);
+                self.sum = Some(match self.codes.take() {
+                    Some(codes) => {
+                        pool.give(sum);
+                        codes
+                    }
+                    None => sum,
+                });
             } else {
                 self.sum = Some(coder.finish(of, sum, pool));
             }

@@ -86,7 +86,7 @@ impl Partition {
         let resident = self.resident.map_or(0, |resident| resident.child);
         let (how, slot, members) = self.adding(place);
         let chunk = &mut slot.chunks[place.chunk as usize];
-        let added = how.code.map_or(Ok(()), |of| chunk.add_code(how.spec.dtype, of, code, pool));
+        let added = how.code.map_or(Ok(()), |of| chunk.add_code(how, of, code, pool));
         chunk.resident = true;
         match added {
             Ok(()) => self.settle(place, pool, None, CatchUp::All),

@@ -18,6 +18,7 @@
 mod accumulate;
 mod asynchronous;
 mod beside;
+mod coded;
 mod conn;
 mod decision;
 mod job;

@@ -44,16 +44,16 @@ use super::order::{CatchUp, RoundStart, entries, turns};
 use super::outcome::{Acknowledged, Beginning, ChunkPlace, Expect, Listener, Progress, Serial};
 use super::slot::{Child, Slot};
 use super::state::State;
-use crate::coding::{Coder, sum_bytes};
+use crate::coding::Coder;
 use sumpter_endpoint::{Now, Violation};
 
 #[derive(Debug)]
 pub(super) struct Partition {
     pub spec: PartitionSpec,
-    tensor: TensorId,
+    pub(super) tensor: TensorId,
     pub(super) tier: Tier,
     /// What contributions are encoded with, if they are.
-    codec: Option<Codec>,
+    pub(super) codec: Option<Codec>,
     pub(super) members: Arc<[Rank]>,
     pub(super) contributors: usize,
     receivers: usize,
@@ -95,9 +95,8 @@ impl Partition {
     /// Gives every buffer back: the partition's job has ended.
     pub(super) fn give_back(&mut self, pool: &mut BufferPool) {
         for chunk in self.slots.iter_mut().flat_map(|slot| &mut slot.chunks) {
-            let held = chunk.held.iter_mut().filter_map(Option::take);
-            let all = held.chain(chunk.sum.take()).chain(chunk.weights.take());
-            all.for_each(|buffer| pool.give(buffer));
+            chunk.clear(pool);
+            chunk.sum.take().into_iter().for_each(|sum| pool.give(sum));
         }
     }
 
@@ -116,7 +115,10 @@ impl Partition {
         let bytes = u64::from(spec.bytes);
         if let Some(codec) = codec {
             let elements = spec.bytes as usize / spec.dtype.size();
-            return 2 * (elements * size_of::<f32>() + codec.encoded_len(elements)) as u64;
+            let carried = spec.coding.is_some_and(|coding| coding.carrier.is_some());
+            // What a carrier gets has no more bytes than the sum.
+            let sums = elements * size_of::<f32>() * (1 + usize::from(carried));
+            return 2 * (sums + codec.encoded_len(elements)) as u64;
         }
         if tier.part().is_some() {
             return bytes;
@@ -166,40 +168,6 @@ impl Partition {
     /// How `child` began the round in `slot`; results go over no other connection.
     pub(super) fn listener(&self, slot: usize, child: usize) -> Option<Listener> {
         self.slots[slot].children[child].begun
-    }
-
-    /// What encodes the partition, if it is encoded.
-    fn coder(&self) -> Option<Coder<'_>> {
-        let first = self.spec.coding.map_or(0, |coding| coding.block);
-        self.codec.as_ref().map(|codec| Coder { codec, first })
-    }
-
-    /// Bytes of a contribution to a chunk.
-    pub(super) fn contribution_len(&self, chunk: u32) -> usize {
-        let len = self.spec.chunk_len(chunk) as usize;
-        self.coder().map_or(len, |coder| coder.len(self.spec.dtype, len))
-    }
-
-    /// Bytes of what is sent of a chunk that is finished, to those who get the code, or to the one
-    /// who gets the sum.
-    pub(super) fn value_len(&self, chunk: u32, is_sum: bool) -> usize {
-        let len = self.spec.chunk_len(chunk) as usize;
-        match self.coder() {
-            Some(_) if is_sum && self.carrier().is_some() => sum_bytes(self.spec.dtype, len),
-            Some(coder) => coder.sum_len(self.spec.dtype, len),
-            None => len,
-        }
-    }
-
-    /// Who gets sums in place of their codes.
-    fn carrier(&self) -> Option<Rank> {
-        self.spec.coding?.carrier
-    }
-
-    /// Whether a rank gets nothing of the round in `slot` yet: what the code of the sum leaves out
-    /// is kept by another, who does not have it.
-    pub(super) fn holds_back(&self, slot: usize, rank: Rank) -> bool {
-        self.carrier().is_some_and(|carrier| carrier != rank) && self.slots[slot].mirrored == 0
     }
 
     /// What a chunk that is finished is for a child: its sum, or of a variable the new value, but
@@ -476,8 +444,7 @@ impl Partition {
             chunk.turns.clear();
             (chunk.divided, chunk.version) = (false, 0);
             chunk.checksums = [None; 2];
-            chunk.weights.take().into_iter().for_each(|weights| pool.give(weights));
-            chunk.held.iter_mut().filter_map(Option::take).for_each(|b| pool.give(b));
+            chunk.clear(pool);
         }
         (slot.finished, slot.begun, slot.acknowledged) = (0, 0, 0);
         (slot.all_in, slot.last_in) = (0, None);
@@ -616,17 +583,6 @@ impl Partition {
         out
     }
 
-    /// Decodes a finished chunk, where sums are encoded.
-    fn decode(&self, round: Round, chunk: u32, sum: &mut AlignedBuf) {
-        let Some(coder) = self.coder().filter(|coder| coder.codec.spec().two_way) else { return };
-        let mut out = AlignedBuf::new(self.spec.chunk_len(chunk) as usize);
-        let offset = chunk as usize * self.spec.chunk_bytes as usize;
-        let (key, code) = (Key::of_sum(self.tensor, round), &sum[..self.value_len(chunk, false)]);
-        let decoded = coder.decode_sum((key, offset), code, (self.spec.dtype, &mut out));
-        decoded.expect("a sum that was encoded here");
-        *sum = out;
-    }
-
     /// Whether a hub's client receives the totals, hence acknowledges them.
     pub(super) fn receives_totals(&self) -> bool {
         let root_is_here = self.members.binary_search(&self.spec.root).is_ok();
@@ -656,12 +612,13 @@ impl Partition {
     pub(super) fn adding(&mut self, place: ChunkPlace) -> (Addition<'_>, &mut Slot, &[Rank]) {
         let Partition { spec, tensor, codec, members, contributors, slots, .. } = self;
         let slot = &mut slots[place.slot];
-        let code = codec.as_ref().zip(spec.coding).zip(slot.round);
-        let code = code.map(|((codec, coding), round)| Code {
-            coder: Coder { codec, first: coding.block },
-            key: Key::of_sum(*tensor, round),
-            offset: place.chunk as usize * spec.chunk_bytes as usize,
-            len: spec.chunk_len(place.chunk) as usize,
+        let (code, len) = (codec.as_ref().zip(spec.coding), spec.chunk_len(place.chunk) as usize);
+        let code = code.zip(slot.round).map(|((codec, coding), round)| {
+            let coder = Coder { codec, first: coding.block };
+            let carried = coding.carrier.is_some()
+                && coder.carries_codes(spec.dtype, len, *contributors as u32);
+            let (key, offset) = (Key::of_sum(*tensor, round), place.chunk * spec.chunk_bytes);
+            Code { coder, key, offset: offset as usize, len, carried }
         });
         (Addition { spec, contributors: *contributors, code }, slot, members)
     }

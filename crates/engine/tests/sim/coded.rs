@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use sumpter_codec::{At, Codec, Key, Next, Previous, Registry, Spec, store_sums};
-use sumpter_engine::Coding;
-use sumpter_engine::Request;
+use sumpter_engine::{Carrier, Coding, Request};
 use sumpter_types::{Collective, Dtype, Rank, ReduceOp, Round};
 
 use super::{Machines, Part, Tensor};
@@ -47,6 +46,11 @@ pub const CHUNK_BYTES: u32 = 1024 * 8;
 struct Kept {
     residual: Vec<u8>,
     velocity: Vec<u8>,
+}
+
+/// Who keeps what the codes of sums leave out, of a lane that adds what these contribute.
+pub(super) fn carrier_among(carrier: Option<Rank>, group: &[Rank]) -> Option<Carrier> {
+    carrier.map(|rank| Carrier { rank, contributions: group.len() as u32 })
 }
 
 impl Tensor {

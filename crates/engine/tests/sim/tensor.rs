@@ -64,6 +64,7 @@ pub struct Tensor {
 }
 
 pub use coded::CHUNK_BYTES as CODED_CHUNK_BYTES;
+use coded::carrier_among;
 
 /// A partition, the lane that makes its sum, and the workers that pass on the subtotal of each
 /// machine and of each rack; none where workers contribute directly.
@@ -728,6 +729,7 @@ impl Tensor {
             let (number, origin, group) = (*number, offset, group(&group_members, n));
             let route = self.route(n, beside, (hub, part, members));
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
+            let carrier = carrier_among(carrier, &group_members);
             Place { origin, relay, variable, route, carrier, ..place }
         };
         parts.iter().filter(|(_, _, members)| members.contains(&rank)).map(place).collect()
@@ -757,7 +759,7 @@ impl Tensor {
                 relay: None,
                 variable: part.variable,
                 route: self.route(n, beside, (hub, part, members)),
-                carrier: part.carrier,
+                carrier: carrier_among(part.carrier, &group_members),
             }
         };
         parts.iter().filter(mine).map(place).collect()

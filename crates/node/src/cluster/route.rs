@@ -2,7 +2,7 @@
 //! its machine or rack. What changes a variable asynchronously waits for no other worker of the
 //! machine.
 
-use sumpter_engine::{Client, OpMemory, Place};
+use sumpter_engine::{Carrier, Client, OpMemory, Place};
 use sumpter_plan::Architecture;
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, TensorSpec};
@@ -96,7 +96,8 @@ pub(crate) fn route(
             });
             let place = Place::new(lane, number, (offset, bytes), group, contributors);
             let carrier = carrier.filter(|_| tier == Tier::Root);
-            let carrier = carrier.and_then(|carrier| member_of(&members, hubs.machine_of(carrier)));
+            let carrier =
+                carrier.and_then(|carrier| carrier_of(&members, hubs.machine_of(carrier)));
             (Place { variable, route, carrier, ..place }, hub)
         };
         let (first, mut hub) = place(tiers[0]);
@@ -122,7 +123,7 @@ fn route_direct(
     let group = client.define_group(members);
     let place = |(number, PlacedPartition { root, offset, bytes, variable, carrier, .. })| {
         let place = Place::new(root, number, (offset, bytes), group, contributors);
-        let carrier = carrier.and_then(|carrier| member_of(members, &[carrier]));
+        let carrier = carrier.and_then(|carrier| carrier_of(members, &[carrier]));
         Place { variable, carrier, ..place }
     };
     let (tier, places) = (Tier::Root, partitions.map(place).collect());
@@ -130,9 +131,10 @@ fn route_direct(
 }
 
 /// The member of a group that is one of these workers; any if none is, since they have left.
-fn member_of(group: &[Rank], workers: &[Rank]) -> Option<Rank> {
+fn carrier_of(group: &[Rank], workers: &[Rank]) -> Option<Carrier> {
     let found = group.iter().find(|rank| workers.contains(rank));
-    found.or_else(|| group.first()).copied()
+    let rank = *found.or_else(|| group.first())?;
+    Some(Carrier { rank, contributions: group.len() as u32 })
 }
 
 /// The same of a variable that each worker changes alone.

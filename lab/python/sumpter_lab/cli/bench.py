@@ -66,6 +66,15 @@ ModelOption = Annotated[
         "of one tensor; the peer is then DDP over Gloo.",
     ),
 ]
+ScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--scale",
+        metavar="S",
+        min=1,
+        help="Divide the sizes of a --model by this, and with them partitions, chunks and credit.",
+    ),
+]
 RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Timed rounds of each system.")
 ]
@@ -165,6 +174,7 @@ def emulate(
     server_rates: ServerRatesOption = None,
     size: BytesOption = None,
     model: ModelOption = None,
+    scale: ScaleOption = None,
     rounds: RoundsOption = 5,
     warmup: WarmupOption = 1,
     peers: PeersOption = "gloo",
@@ -184,7 +194,7 @@ def emulate(
     Each machine is a network namespace with a shaped link. What the links carry is measured
     first; each cell then interleaves Sumpter and its peers and checks every result.
     """
-    from sumpter_lab.scaffold import spec, units
+    from sumpter_lab.scaffold import scaled, spec, units
 
     if clean:
         return _clean()
@@ -193,15 +203,16 @@ def emulate(
         counts = [count for count in DEFAULT_SERVERS if racks is None or count % racks == 0]
         servers = ",".join(map(str, counts))
     gpu, cpu = _machines(workers, servers, rate_mbit, worker_rates, server_rates)
+    settings = parse_assignments(assignments)
     asked = spec.Spec(
         *(gpu[0], cpu[0], gpu[1], cpu[1]),
-        loads=_loads(size, model),
+        loads=_loads(size, model, scale),
         rounds=rounds,
         warmup=warmup,
         peers=_peers(peers),
         lanes=lanes,
         idle_restart=idle_restart,
-        settings=parse_assignments(assignments),
+        settings=scaled.scaled_settings(scale, settings) if scale else settings,
         rules=units.parse_names(rules, "--rules", spec.RULES),
         racks=_racks(racks, trunk_mbit),
     )
@@ -291,13 +302,15 @@ def _racks(count: int | None, trunk_mbit: float | None) -> Racks | None:
     return Racks(count, units.check_rate(trunk_mbit, "--trunk-mbit"))
 
 
-def _loads(size: str | None, model: str | None) -> list[Load]:
+def _loads(size: str | None, model: str | None, scale: float | None) -> list[Load]:
     from sumpter_lab.scaffold import spec, units
 
     if size is not None and model is not None:
         raise UsageError("--bytes and --model exclude each other: a model has its own sizes")
+    if scale is not None and model is None:
+        raise UsageError("--scale divides the sizes of a --model: give --bytes as they are to be")
     if model is not None:
-        return [spec.model(model)]
+        return [spec.model(model, scale or 1.0)]
     return [spec.tensor(count) for count in units.parse_sizes(size or DEFAULT_BYTES, "--bytes")]
 
 

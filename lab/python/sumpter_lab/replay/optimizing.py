@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from sumpter._core import membership
+from sumpter._core.compression.choice import BY_SETTING, Limits
+from sumpter._core.tensor import Tensor
 from sumpter_lab.replay.play import Clock, Pace, Sum, periods, play
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.variants import Optimizing
@@ -20,6 +22,16 @@ from sumpter_lab.scaffold.jobs.updates import OPTIMIZERS, Reference, Updates
 
 if TYPE_CHECKING:
     from sumpter._native import Decision
+
+
+def declare_gradient(index: int, gradient: torch.Tensor) -> Tensor:
+    """The sum of a gradient, encoded as the setting `compression` says."""
+    session = membership.current()
+    limits = Limits.of(session.worker)
+    codec = limits.codec_of(BY_SETTING, gradient.shape, "float32", sums=True, named=True)
+    return session.declare(
+        f"replay.{index}", "all_reduce", gradient.shape, "float32", compression=codec
+    )
 
 
 class InWorkers:
@@ -73,8 +85,7 @@ class InWorkers:
     def _submit(self, index: int) -> Sum:
         gradient, total = self._gradients[index], self._parameters[index].grad
         assert total is not None, "made by the constructor"
-        session = membership.current()
-        declared = session.declare(f"replay.{index}", "all_reduce", gradient.shape, "float32")
+        declared = declare_gradient(index, gradient)
         return declared.submit(gradient.data_ptr(), total.data_ptr(), keep=(gradient, total))
 
 

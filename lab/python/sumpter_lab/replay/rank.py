@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sumpter._core import membership
-from sumpter_lab.replay.optimizing import InWorkers, OnServers
+from sumpter_lab.replay.optimizing import InWorkers, OnServers, declare_gradient
 from sumpter_lab.replay.play import Clock, Pace, Sum, periods, play
 from sumpter_lab.replay.script import Script
 from sumpter_lab.replay.variants import BY_NAME, DDP, DDP_BUCKET_BYTES, OPTIMIZING, Variant
@@ -95,9 +94,7 @@ class Summing:
 
     def _submit(self, index: int) -> Sum:
         gradient, total = self._gradients[index], self._sums[index]
-        session = membership.current()
-        declared = session.declare(f"replay.{index}", "all_reduce", gradient.shape, "float32")
-        return declared.submit(
+        return declare_gradient(index, gradient).submit(
             gradient.data_ptr(),
             total.data_ptr(),
             keep=(gradient, total),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sumpter._failure import UsageError
 from sumpter.profiles import Profile
 from sumpter_lab.replay.script import Script, script_of
-from sumpter_lab.replay.variants import BY_NAME, OPTIMIZING, PEERS, scaled_settings
+from sumpter_lab.replay.variants import BY_NAME, OPTIMIZING, PEERS, scaled
 from sumpter_lab.scaffold import spec
 
 
@@ -71,7 +71,7 @@ class Spec:
 
     def settings_at(self, point: Point) -> dict[str, str]:
         """All settings of a cell's job."""
-        return scaled_settings(self.scale, {**self.settings, **point.settings})
+        return scaled(self.scale, {**self.settings, **point.settings})
 
     @property
     def sized(self) -> Script:
@@ -91,7 +91,7 @@ class Spec:
             warmup=0,
             # As much memory as two jobs of Sumpter and a DDP module.
             peers=("gloo", "ps"),
-            settings=scaled_settings(self.scale, self.settings),
+            settings=scaled(self.scale, self.settings),
             rules=tuple(OPTIMIZING[name].rule for name in self.systems if name in OPTIMIZING),
         )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sumpter import _native
-from sumpter._sizes import parse_size
+from sumpter_lab.scaffold.scaled import scaled_settings
 from sumpter_lab.scaffold.spec import RULES
 
 # So much that it never holds anything back: the most that the setting takes.
@@ -15,9 +14,6 @@ DDP = "ddp-gloo"
 PEERS = (DDP,)
 # What torch's DDP puts into one all-reduce.
 DDP_BUCKET_BYTES = 25 << 20
-# The least that these settings take, and a multiple that each of them takes.
-_GRAIN_BYTES = 4096
-_SCALED = ("partition_bytes", "chunk_bytes", "credit_bytes")
 # A member that says nothing for so long has been lost; before, this machine was only busy.
 _SILENCE = {"peer_timeout_s": "60", "server_timeout_s": "60"}
 
@@ -75,18 +71,6 @@ def optimizing(rules: Iterable[str]) -> dict[str, Optimizing]:
 OPTIMIZING = optimizing(RULES)
 
 
-def scaled_settings(scale: float, given: dict[str, str]) -> dict[str, str]:
-    """The settings that are sizes, divided like the tensors, and patience; unless given.
-
-    The credit is that of a job that does not know its links.
-    """
-    defaults = {row["name"]: row["default"] for row in _native.settings()}
-    defaults["credit_bytes"] = str(_native.default_credit(None))
-    scaled = {
-        name: str(_grains(parse_size(defaults[name]) / scale) * _GRAIN_BYTES) for name in _SCALED
-    }
-    return {**scaled, **_SILENCE, **given}
-
-
-def _grains(size_bytes: float) -> int:
-    return max(1, round(size_bytes / _GRAIN_BYTES))
+def scaled(scale: float, given: dict[str, str]) -> dict[str, str]:
+    """The settings that are sizes, divided like the tensors, and patience; unless given."""
+    return scaled_settings(scale, {**_SILENCE, **given})

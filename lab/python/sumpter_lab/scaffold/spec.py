@@ -54,12 +54,16 @@ def tensor(size_bytes: int) -> Load:
     return Load("", ((size_bytes // 4,),))
 
 
-def model(name: str) -> Load:
-    """The gradients of a model, in forward order."""
+def model(name: str, scale: float = 1.0) -> Load:
+    """The gradients of a model, in forward order; with a scale, each as a vector of as many times
+    fewer elements."""
     try:
-        return Load(name, tuple(shape for _, shape in architectures.shapes(name)))
+        shapes = [shape for _, shape in architectures.shapes(name)]
     except ValueError as error:
         raise UsageError(f"--model: {error}") from None
+    if scale != 1:
+        shapes = [(max(1, round(architectures.elements(one) / scale)),) for one in shapes]
+    return Load(name, tuple(shapes))
 
 
 @dataclass(frozen=True)

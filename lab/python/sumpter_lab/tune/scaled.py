@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from sumpter.tuning.points import Choice, Job, Point, Tuner
-
-# The least of each size, and what partitions are multiples of.
-_GRAIN_BYTES = 4096
+from sumpter_lab.scaffold.scaled import small
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,7 @@ class Model:
     def small(self, point: Point) -> Point:
         """The sizes that stand for these, as far as the settings take them."""
         partition, credit, chunk = (
-            max(1, round(size / self.scale / _GRAIN_BYTES)) * _GRAIN_BYTES
-            for size in (point.partition, point.credit, point.chunk)
+            small(size, self.scale) for size in (point.partition, point.credit, point.chunk)
         )
         return Point(partition, max(partition, credit), min(partition, chunk))
 
