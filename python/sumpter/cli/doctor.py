@@ -95,7 +95,6 @@ def doctor(
             raise UsageError(f"--topology and {other} exclude each other")
         _show_topology(as_json)
         return
-    from sumpter.doctor import ERROR, Probe, examine
     from sumpter.doctor.job import host_and_port
 
     if coordinator is not None and host_and_port(coordinator) is None:
@@ -111,6 +110,13 @@ def doctor(
         access = _access(shell, python, pass_on, start_timeout)
         request = _request(hosts, hostfile, access, coordinator, self_test)
         _examine_hosts(request, as_json, verbose)
+    _examine_here(coordinator, self_test, as_json)
+
+
+def _examine_here(coordinator: str | None, self_test: bool, as_json: bool) -> NoReturn:
+    """Prints what is found on this machine; the exit code says whether that has errors."""
+    from sumpter.doctor import ERROR, Probe, examine
+
     parts = examine(Probe(coordinator), self_test)
     if as_json:
         import json
