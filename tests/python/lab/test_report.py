@@ -165,7 +165,16 @@ def test_helpers_are_compared_with_parameter_servers_and_all_reduce() -> None:
 
 # Of the scripts in benches.
 NO_PAGE = (
-    *("asynchronous", "costs", "diloco", "interfaces", "memory", "overhead", "refill"),
+    *(
+        "asynchronous",
+        "convergence",
+        "costs",
+        "diloco",
+        "interfaces",
+        "memory",
+        "overhead",
+        "refill",
+    ),
     *("scale", "stragglers", "tune-regret"),
 )
 WITH_PAGE = [f for f in sorted(RECORDS.glob("*/*.[cj]s*")) if f.parent.name not in NO_PAGE]

@@ -135,7 +135,7 @@ class Cluster:
         """Starts a pod of this template. `index` is that of an indexed Job; `environment` is what
         an operator adds."""
         number = len(self.pods) + 1
-        address = f"{_NETWORK}.{number}"
+        address = address_of(number)
         folder = self.folder / f"{number}-{name}"
         folder.mkdir()
         own = _namespace(number)
@@ -261,6 +261,11 @@ def cluster(folder: Path, programs: Mapping[str, Sequence[str]], **more: Any) ->
     finally:
         made.stop()
         _clean(lambda pid: pid == os.getpid())
+
+
+def address_of(number: int) -> str:
+    """The address of the pod that is started as this one, from 1."""
+    return f"{_NETWORK}.{number}"
 
 
 def _bridge() -> str:
