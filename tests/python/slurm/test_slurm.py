@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from daemons import Slurm, slurm
 
 from pods import eventually
-from daemons import Slurm, slurm
 from sumpter import _native
 
 ROOT = Path(__file__).resolve().parents[3]
