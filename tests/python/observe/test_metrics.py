@@ -370,6 +370,7 @@ def test_every_metric_that_people_were_promised_is_shown() -> None:
         "sumpter_job_machines",
         "sumpter_job_tensors",
         "sumpter_compressed_tensors",
+        "sumpter_skipped_blocks_total",
         "sumpter_rack_hubs",
         "sumpter_rack_aggregates_bytes_total",
         "sumpter_member_rack",

@@ -55,10 +55,19 @@ class Slurm:
 
     def run(self, *command: str) -> str:
         """What a command prints, run beside the controller."""
+        code, said = self._tried(*command)
+        assert code == 0, f"{' '.join(command)}: code {code}: {said}"
+        return said
+
+    def _tried(self, *command: str) -> tuple[int, str]:
+        """The exit code of a command, and what it prints: while the daemons start, a failure."""
         pod = self._start(f"login-{len(self.pods.pods)}", *command)
-        code = pod.wait()
-        assert code == 0, f"{' '.join(command)}: code {code}: {pod.log()}"
-        return pod.log()
+        return pod.wait(), pod.log()
+
+    def is_idle(self) -> bool:
+        """Whether all nodes wait for jobs."""
+        code, said = self._tried("sinfo", "--noheader", "--format=%T")
+        return code == 0 and said.split() == ["idle"]
 
     def submit(self, *arguments: str) -> Path:
         """Submits a job; the file of its output."""
@@ -69,7 +78,7 @@ class Slurm:
 
     def wait(self, output: Path) -> str:
         """Waits until no job is left; the output of one."""
-        eventually(lambda: not self.run("squeue", "--noheader").strip(), output.read_text)
+        eventually(lambda: self._tried("squeue", "--noheader") == (0, ""), output.read_text)
         return output.read_text()
 
     def report(self) -> str:
@@ -113,7 +122,7 @@ def slurm(folder: Path, partitions: Mapping[str, Sequence[str]]) -> Iterator[Slu
         for node in nodes:
             cluster._start(node, "slurmd", "-D", "-N", node)
         eventually(
-            lambda: cluster.run("sinfo", "--noheader", "--format=%T").split() == ["idle"],
+            cluster.is_idle,
             cluster.report,
         )
         yield cluster

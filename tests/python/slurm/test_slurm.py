@@ -32,9 +32,9 @@ def step(folder: Path) -> int:
     return min(int((file.read_text() if file.exists() else "") or 0) for file in files)
 
 
-def servers() -> dict[str, int]:
-    """The servers of jobs of Slurm, as node and pid."""
-    found = {}
+def servers(cluster: Slurm) -> dict[str, int]:
+    """The servers of a cluster's jobs, as node and pid."""
+    found, own = {}, f"SLURM_CONF={cluster.environment['SLURM_CONF']}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
@@ -42,7 +42,7 @@ def servers() -> dict[str, int]:
         except OSError:
             continue
         node = next((v[16:] for v in variables if v.startswith(b"SLURMD_NODENAME=")), b"").decode()
-        if node and b"serve" in words[-3:] and b"bash" not in words[0]:
+        if own in variables and node and b"serve" in words[-3:] and b"bash" not in words[0]:
             found[node] = int(folder.name)
     return found
 
@@ -64,27 +64,29 @@ def test_a_heterogeneous_job_trains_and_loses_servers_but_no_step(
     )
     output = cluster.submit(exported, str(script), sys.executable, str(WORKER))
     goes_on()
-    first = servers()
+    first = servers(cluster)
     assert set(first) == {"cpu0", "cpu1"}
     os.kill(first["cpu0"], signal.SIGKILL)
     goes_on()
-    eventually(lambda: servers().get("cpu0", first["cpu0"]) != first["cpu0"], output.read_text)
+    eventually(
+        lambda: servers(cluster).get("cpu0", first["cpu0"]) != first["cpu0"], output.read_text
+    )
     goes_on()
     cluster.run("scontrol", "update", "NodeName=cpu1", "State=DOWN", "Reason=test")
-    eventually(lambda: "cpu1" not in servers(), output.read_text)
+    eventually(lambda: "cpu1" not in servers(cluster), output.read_text)
     goes_on()
     (tmp_path / "enough").touch()
     said = cluster.wait(output)
     for rank in range(2):
         assert f"rank {rank} of 2 took its steps" in said, said
-    assert not servers()
+    assert not servers(cluster)
 
 
 def test_a_failed_rank_ends_the_job_and_says_so(cluster: Slurm) -> None:
     fails = "import sumpter; sumpter.init(); sumpter.rank() and 1 / 0; sumpter.barrier()"
     said = cluster.wait(cluster.submit(str(SCRIPT), sys.executable, "-c", fails))
     assert "ZeroDivisionError" in said
-    assert not servers()
+    assert not servers(cluster)
     said = cluster.wait(cluster.submit(str(SCRIPT)))
     assert "usage: sbatch" in said
     alone = cluster.folder / "alone.sbatch"

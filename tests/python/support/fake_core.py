@@ -176,6 +176,7 @@ class Core:
         self.begun: list[tuple[Any, float]] | None = None
         self.worker = Worker(self)
         self._declared: dict[Any, Any] = {}
+        self.restored: dict[str, Any] = {}
         self.closed = False
         self.rank, self.world_size = 1, 2
         self.rounds: list[Round] = []

@@ -151,6 +151,7 @@ def test_what_a_collective_is_made_of_is_kept_for_the_next_of_its_kind(
 ) -> None:
     monkeypatch.setattr(collective, "KEPT_ROUNDS", 2)
     session = object.__new__(Session)
+    session.restored = {}
     native = SimpleNamespace(is_empty=False, submit=None)
     session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: native))
     session.rank, session.world_size, session.device_link = 1, 4, None

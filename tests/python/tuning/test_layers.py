@@ -204,7 +204,7 @@ def test_a_session_tells_which_tensors_were_reduced_in_a_time() -> None:
     session = object.__new__(Session)
     session.world_size, session.rank = 2, 0
     session.worker = cast(Any, SimpleNamespace(declare=lambda *_, **__: Native()))
-    session._declared, session.begun = {}, None
+    session._declared, session.begun, session.restored = {}, None, {}
     weight = session.declare("weight", "all_reduce", (3, 4), "float32")
     other = session.declare("other", "all_reduce", (5,), "float32")
     copied = session.declare("copied", "broadcast", (2,), "float32")
