@@ -69,6 +69,11 @@ class Slurm:
         code, said = self._tried("sinfo", "--noheader", "--format=%T")
         return code == 0 and said.split() == ["idle"]
 
+    def _is_empty(self) -> bool:
+        """Whether no job is left."""
+        code, said = self._tried("squeue", "--noheader")
+        return code == 0 and not said.strip()
+
     def submit(self, *arguments: str) -> Path:
         """Submits a job; the file of its output."""
         output = self.folder / f"job-{len(self.pods.pods)}.log"
@@ -78,7 +83,7 @@ class Slurm:
 
     def wait(self, output: Path) -> str:
         """Waits until no job is left; the output of one."""
-        eventually(lambda: self._tried("squeue", "--noheader") == (0, ""), output.read_text)
+        eventually(self._is_empty, output.read_text)
         return output.read_text()
 
     def report(self) -> str:
