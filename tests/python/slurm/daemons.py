@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +123,7 @@ def slurm(folder: Path, partitions: Mapping[str, Sequence[str]]) -> Iterator[Slu
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
     programs = {name: (shutil.which(name) or name,) for name in (*_DAEMONS, *_COMMANDS)}
-    with _munge(folder), pods.cluster(folder / "pods", programs) as made:
+    with _alone(), _munge(folder), pods.cluster(folder / "pods", programs) as made:
         cluster = Slurm(folder, made, environment)
         cluster._start(_CONTROLLER, "slurmctld", "-D")
         for node in nodes:
@@ -131,6 +133,14 @@ def slurm(folder: Path, partitions: Mapping[str, Sequence[str]]) -> Iterator[Slu
             cluster.report,
         )
         yield cluster
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One cluster at a time: the daemons of two disturb each other."""
+    with (Path(tempfile.gettempdir()) / "sumpter-tests-slurm.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _configure(folder: Path, partitions: Mapping[str, Sequence[str]], nodes: Sequence[str]) -> None:
