@@ -9,15 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jobs import HANG_S
+from pods import eventually
 from sumpter.doctor import ERROR, OK, WARNING, Finding
 from sumpter.doctor.pairs import session
 from sumpter.doctor.pairs.session import Listeners, Report, Request, Target
@@ -155,31 +154,24 @@ def agents() -> list[str]:
 _HOME = ""
 
 
-def eventually(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_remains_over_there(
     shell: str, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "_HOME", str(tmp_path))
     process = doctor("-H", "host1,host2,host3", "--ssh", shell)
-    eventually(lambda: len(agents()) >= 3, "agents listen")
+    eventually(lambda: len(agents()) >= 3, lambda: "agents listen")
     assert not any("TOKEN" in words for words in agents())
     process.send_signal(number)
     out, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert out == ""
-    eventually(lambda: not agents(), "agents end")
+    eventually(lambda: not agents(), lambda: "agents end")
 
 
 def test_ctrl_c_ends_the_wait_for_a_host(shell: str, tmp_path: Path) -> None:
     process = doctor("-H", "host1,silent", "--ssh", shell)
-    eventually((tmp_path / "silent").exists, "the remote shell has started")
+    eventually((tmp_path / "silent").exists, lambda: "the remote shell has started")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out) == (130, ""), err

@@ -341,12 +341,12 @@ mod tests {
     }
 
     #[test]
-    fn a_codec_that_nobody_has_measured_is_not_chosen() {
+    fn a_codec_without_a_measurement_is_not_chosen() {
         let mut view = view(3, 0, Some(1.0));
         *view.speeds = RunSpeeds::default();
         let verdict = verdict_of(&view, &[], LARGE);
         assert_eq!(verdict, Verdict::Left(Reason::Unmeasured));
-        // Whoever has speaks for all.
+        // Those that have measured speak for all.
         view.speeds.servers = speeds(1_000_000_000);
         assert_eq!(codec_of(&view).as_deref(), Some("int8"));
     }

@@ -19,7 +19,7 @@ _SLOW = 0.5
 _DUPLEX = 1.1
 # From here on timestamps of logs mislead.
 _CLOCK_S = 1.0
-# Issuers of certificates date them back by minutes, and nobody renews them in the last hour.
+# Issuers of certificates date them back by minutes, and they are not renewed in the last hour.
 _CERTIFICATE_S = 3600.0
 # Above any network inside a data centre.
 _FAR_S = 5e-3
