@@ -155,7 +155,7 @@ fn a_codec_is_brought_into_canonical_form() {
     assert_eq!((codec("none"), codec("int8")), (String::new(), "int8".to_owned()));
     assert_eq!(codec("topk:momentum=0.90,k=0.010"), "topk:k=0.01,momentum=0.9");
     assert_eq!([codec("auto"), codec("auto:codecs=bf16+int8")], ["auto", "auto"]);
-    assert_eq!(codec("auto:codecs=fp8 + topk:k=0.010"), "auto:codecs=fp8+topk:k=0.01");
+    assert_eq!(codec("auto:codecs=fp8+topk:k=0.010"), "auto:codecs=fp8+topk:k=0.01");
     let config = load(&[], &[("SUMPTER_COMPRESSION_MIN_BYTES", "1MiB")]).unwrap();
     assert_eq!(config.compression_min_bytes, 1 << 20);
     let wrong = [
