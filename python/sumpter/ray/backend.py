@@ -6,7 +6,6 @@ for all groups of workers of the run.
 
 from __future__ import annotations
 
-import atexit
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -32,9 +31,6 @@ class SumpterBackend(_TorchBackend):
 
     def on_start(self, worker_group: BaseWorkerGroup, backend_config: SumpterConfig) -> None:
         """Ray has placed the workers: starts their job."""
-        if not self._has_trained:
-            # Ray calls no hook when a run is aborted, as by Ctrl-C: the controller just exits.
-            atexit.register(self._end)
         try:
             self._job = job.start(worker_group, backend_config, must_help=not self._has_trained)
             if backend_config.process_group:
@@ -45,6 +41,7 @@ class SumpterBackend(_TorchBackend):
             worker_group.shutdown()
             raise
         self._has_trained = True
+        self._end_with(worker_group)
 
     def on_shutdown(self, worker_group: BaseWorkerGroup, backend_config: SumpterConfig) -> None:
         """The workers have trained, or some have failed: ends their job."""
@@ -52,6 +49,21 @@ class SumpterBackend(_TorchBackend):
             super().on_shutdown(worker_group, backend_config)
         finally:
             self._end()
+
+    def _end_with(self, worker_group: BaseWorkerGroup) -> None:
+        """Ends the job when the run is aborted, as by Ctrl-C.
+
+        Ray tells no backend of it, and an exit handler of the controller cannot call Ray any more.
+        """
+        abort = worker_group.abort
+
+        def abort_and_end() -> None:
+            try:
+                abort()
+            finally:
+                self._end()
+
+        worker_group.abort = abort_and_end
 
     def _end(self) -> None:
         running, self._job = self._job, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -21,7 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sumpter import _native
 from sumpter._environment import rack
-from sumpter._errors import StartError
+from sumpter._errors import StartError, SumpterError
 from sumpter._words import counted
 from sumpter.launch.environment import adopt
 from sumpter.launch.status import read_servers
@@ -29,6 +30,9 @@ from sumpter.ray import nodes
 
 # How often the coordinator is asked, at the start only, whether a helper has joined.
 _ASK_EVERY_S = 0.1
+
+# How long helpers may take to leave a job that is over.
+_LEAVE_S = 2.0
 
 # What Ray takes as options of an actor by other names than that of the resource.
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -118,8 +122,14 @@ class Helpers:
         """How many helpers are members of the job's coordinator."""
         return len(read_servers(_native.status(settings)))
 
-    def end(self) -> None:
+    def end(self, settings: dict[str, str]) -> None:
         """Ends all helpers and gives their places back."""
+        with suppress(SumpterError):
+            for server in read_servers(_native.status(settings)):
+                _native.drain(str(server.number), settings)
+        # Of an actor whose `serve` has not returned Ray reports a task that failed.
+        if self._serving:
+            ray.wait(self._serving, num_returns=len(self._serving), timeout=_LEAVE_S)
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
         remove_placement_group(self._group)

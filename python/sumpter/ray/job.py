@@ -201,9 +201,9 @@ def _help(
         config.helper_label_selector,
         {worker.node for worker in workers},
     )
-    at_end.callback(helpers.end)
-    helpers.start(variables)
     known = {name: meeting.settings[name] for name in ("coordinator", "token")}
+    at_end.callback(helpers.end, known)
+    helpers.start(variables)
     try:
         helpers.wait(known, start_timeout_s(config.texts))
     except StartError as error:

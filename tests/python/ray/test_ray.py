@@ -194,6 +194,52 @@ def test_after_a_lost_worker_a_new_group_trains_and_helpers_join_when_they_can(
     assert (servers, later) == ("1", "0") and first != second
 
 
+DRIVER = """
+import time
+from pathlib import Path
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+from sumpter.ray import SumpterConfig
+
+def train(config):
+    import torch
+    import torch.distributed as dist
+    while True:
+        dist.all_reduce(torch.ones(1000))
+        Path(config["folder"], "trains").touch()
+
+ray.init()
+try:
+    TorchTrainer(
+        train,
+        train_loop_config={"folder": FOLDER},
+        torch_config=SumpterConfig(helpers=1),
+        scaling_config=ScalingConfig(num_workers=2),
+    ).fit()
+finally:
+    Path(FOLDER, "ended").touch()
+    time.sleep(1000)
+"""
+
+
+def test_an_aborted_run_leaves_nothing_while_its_driver_lives(cluster: str, tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        (sys.executable, "-c", DRIVER.replace("FOLDER", repr(str(tmp_path)))),
+        env={**os.environ, "RAY_ADDRESS": cluster, "HOME": str(tmp_path)},
+    )
+    try:
+        eventually((tmp_path / "trains").exists, lambda: f"code {driver.poll()}")
+        assert helpers() and len(reserved()) == 2
+        driver.send_signal(signal.SIGINT)
+        eventually((tmp_path / "ended").exists, lambda: f"code {driver.poll()}")
+        eventually(lambda: not helpers() and not reserved(), lambda: f"{helpers()}, {reserved()}")
+        assert driver.poll() is None
+    finally:
+        driver.kill()
+        driver.wait()
+
+
 def by_horovods_interface(config: dict) -> list:
     import torch
     import torch.distributed as dist
