@@ -1,4 +1,4 @@
-"""What `import sumpter.ray` says where something is missing; needs no Ray."""
+"""What `from sumpter.ray import SumpterConfig` says where something is missing; needs no Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ importlib.util.find_spec = lambda name, *more: None if name == {name!r} else fou
 def failed_import(*folders: Path, first: str = "") -> str:
     """The last line of an import that must fail, with other packages before those installed."""
     ended = subprocess.run(
-        (sys.executable, "-c", f"{first}\nimport sumpter.ray"),
+        (sys.executable, "-c", f"{first}\nfrom sumpter.ray import SumpterConfig"),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
         capture_output=True,
         text=True,
