@@ -25,7 +25,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools sim mutants sanitize fuzz matrix wheel-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools sim mutants sanitize fuzz matrix wheel-check ray-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -93,6 +93,10 @@ matrix: setup ## Try one wheel on every Python at hand, with an old and the newe
 wheel-check: setup ## Try the product's wheel in an environment without optional dependencies.
 	$(BIN)/python tests/wheel/wheel.py
 
+ray-check: setup ## Install Ray into .venv, and run the tests that need it.
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/ray.txt
+	$(BIN)/python -m pytest tests/python/ray
+
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
 
@@ -138,6 +142,7 @@ lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in
 	$(PIP_COMPILE) requirements/uv.in -o requirements/uv.txt
 	$(PIP_COMPILE) requirements/dev.in -o requirements/dev.txt
+	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/ray.in -o requirements/ray.txt
 	cargo update --workspace
 
 ci: ## Exactly what continuous integration runs.

@@ -7,6 +7,7 @@ import importlib.util
 # What pip installs to have each.
 EXTRAS = {
     "torch": "sumpter[torch]",
+    "ray": "sumpter[ray]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",
