@@ -12,18 +12,16 @@ from sumpter.cli import (
     bug_report,
     doctor,
     drain,
-    jobs,
     node,
     plan,
     plugins,
     run,
     settings,
-    status,
-    top,
     trace,
     tune,
 )
 from sumpter.cli.groups import GroupedCommands
+from sumpter.cli.observe import jobs, status, top
 
 app = typer.Typer(
     name="sumpter",
