@@ -28,13 +28,26 @@ def events(before: View | None, now: View) -> list[Event]:
     old = {job.name: job for job in before.jobs} if before else {}
     for job in now.jobs:
         known = old.get(job.name)
-        found += _begun(job) if known is None else _job(known, job)
+        found += _begun(job) if known is None else _job(known, job, _lost(before, now, "workers"))
     if before is not None:
         for name in now.ended:
             if name in old:
                 found.append(_ended(name, now))
         found += _servers(before, now)
+        refused = now.tally.get("refused", 0) - before.tally.get("refused", 0)
+        if refused > 0:
+            who = "a process was" if refused == 1 else f"{refused} processes were"
+            found.append(Event(FAULT, "", f"{who} refused, usually for a wrong token"))
     return found
+
+
+def _lost(before: View | None, now: View, role: str) -> bool:
+    """Whether members were lost, and did not just leave; True if the coordinator cannot say."""
+    name = f"{role}_lost"
+    if before is None or name not in now.tally:
+        return True
+    # A coordinator that restarted counts anew.
+    return now.tally[name] > 0 and now.tally[name] != before.tally.get(name)
 
 
 def _begun(job: JobRow) -> Iterator[Event]:
@@ -45,7 +58,7 @@ def _begun(job: JobRow) -> Iterator[Event]:
     yield from _faults(None, job)
 
 
-def _job(before: JobRow, now: JobRow) -> Iterator[Event]:
+def _job(before: JobRow, now: JobRow, lost: bool) -> Iterator[Event]:
     if now.epoch != before.epoch:
         why = f": {now.last_change}" if now.last_change else ""
         yield Event(CHANGE, now.name, f"epoch {now.epoch} began{why}")
@@ -59,6 +72,10 @@ def _job(before: JobRow, now: JobRow) -> Iterator[Event]:
     if now.state != before.state:
         yield Event(NOTE, now.name, f"now {now.state}, was {before.state}")
     yield from _faults(before, now)
+    here = {row.number for row in now.members}
+    for row in before.members:
+        if row.number not in here:
+            yield _gone(f"rank {row.number}", now.name, row, lost)
 
 
 def _faults(before: JobRow | None, now: JobRow) -> Iterator[Event]:
@@ -70,10 +87,6 @@ def _faults(before: JobRow | None, now: JobRow) -> Iterator[Event]:
     elif stalled and not now.stall:
         yield Event(NOTE, now.name, "no operation is stalled any more")
     old = {row.number: row for row in before.members} if before else {}
-    here = {row.number for row in now.members}
-    for number, row in old.items():
-        if number not in here:
-            yield Event(FAULT, now.name, f"rank {number} on {row.host} is gone")
     for row in now.members:
         yield from _silence(f"rank {row.number}", now.name, old.get(row.number), row)
 
@@ -103,5 +116,11 @@ def _servers(before: View, now: View) -> Iterator[Event]:
         yield from _silence(who, "", known, row)
     for number, row in old.items():
         if number not in here:
-            kind = NOTE if row.draining else FAULT
-            yield Event(kind, "", f"server {number} on {row.host} is gone")
+            lost = _lost(before, now, "servers") and not row.draining
+            yield _gone(f"server {number}", "", row, lost)
+
+
+def _gone(who: str, job: str, row: MemberRow, lost: bool) -> Event:
+    if lost:
+        return Event(FAULT, job, f"{who} on {row.host} was lost")
+    return Event(NOTE, job, f"{who} on {row.host} left")

@@ -229,10 +229,10 @@ function showConnection(seen) {
   const late = age > 5 + 3 * seen.interval_s;
   trouble.hidden = seen.trouble === "" && !late;
   if (seen.trouble) {
-    say(trouble, `The coordinator does not answer: ${seen.trouble}. The figures are the last ones; `
-      + "the page goes on by itself.");
+    say(trouble, `${seen.trouble}. The figures are the last ones; the page goes on by itself.`);
   } else if (late) {
-    say(trouble, "The coordinator has not answered for a while. The figures are the last ones.");
+    say(trouble, "The coordinator has not answered for a while. The figures are the last ones; "
+      + "the page goes on by itself.");
   }
   const every = `every ${seen.interval_s} s`;
   const mode = readOnly ? ", read-only" : "";

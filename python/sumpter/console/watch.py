@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sumpter import _failure
-from sumpter.console.document import event_rows, view_document
+from sumpter.console.document import event_rows, short, view_document
 from sumpter.console.events import FAULT, NOTE, Event, events
 from sumpter.launch.top import Top, View
 
@@ -73,9 +73,7 @@ class Watcher:
         except Exception as error:
             with self._lock:
                 self._number += 1
-                if not self._trouble and self._view is not None:
-                    self._note(Event(FAULT, "", f"lost the coordinator: {_words(error)}"))
-                self._trouble = _words(error)
+                self._fail(error)
             raise
         with self._lock:
             self._number += 1
@@ -110,7 +108,7 @@ class Watcher:
                 "now_s": self._clock(),
                 "interval_s": self.interval_s,
                 "seen_s": self._seen_s,
-                "trouble": self._trouble,
+                "trouble": short(self._trouble),
                 **view_document(view or View((), ())),
                 "points": {
                     name: [list(point[1:]) for point in curve if point.number > after]
@@ -122,6 +120,18 @@ class Watcher:
                     if happening.number > after
                 ),
             }
+
+    def _fail(self, error: Exception) -> None:
+        words = _failure.message_of(error)
+        if isinstance(error, _failure.Failure):
+            # There is no coordinator to ask.
+            event, trouble = Event(NOTE, "", words), words
+        else:
+            event = Event(FAULT, "", f"lost the coordinator: {words}")
+            trouble = f"No figures from the coordinator: {words}"
+        if not self._trouble and self._view is not None:
+            self._note(event)
+        self._trouble = trouble
 
     def _note(self, event: Event) -> None:
         self._events.append(Happening(self._number, self._clock(), event))
@@ -136,7 +146,3 @@ class Watcher:
         gone = [name for name in self._curves if name not in here]
         for name in gone[: max(0, len(gone) - OLD_CURVES)]:
             del self._curves[name]
-
-
-def _words(error: Exception) -> str:
-    return _failure.message_of(error)

@@ -172,6 +172,12 @@ def read_servers(text: str) -> tuple[Member, ...]:
     return tuple(server for server in servers if not server.gone)
 
 
+def read_tally(text: str) -> dict[str, int]:
+    """How often things have happened since the coordinator's start; empty if it does not say."""
+    events = _mapping(json.loads(text).get("events"))
+    return {str(name): int(_number(count)) for name, count in events.items()}
+
+
 def machine_names(members: Iterable[Member]) -> dict[str, str]:
     """A short name for each machine: what the user called it, else its host.
 

@@ -21,7 +21,7 @@ from sumpter.launch.links import (
     why_no_optimum,
     without_bandwidth,
 )
-from sumpter.launch.status import Job, Late, Member, Stats, read_servers, read_status
+from sumpter.launch.status import Job, Late, Member, Stats, read_servers, read_status, read_tally
 
 _CAUSES = {
     "send": "wait_send_s",
@@ -104,6 +104,7 @@ class Look:
     servers: dict[int, Member]
     ended: tuple[str, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
+    tally: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class View:
     servers: tuple[MemberRow, ...]  # every server, in a job or not
     ended: tuple[str, ...] = ()  # names of jobs that are over
     failures: Mapping[str, str] = field(default_factory=dict)  # why some of them failed
+    tally: Mapping[str, int] = field(default_factory=dict)  # such as servers_lost, since the start
 
     def as_dict(self) -> dict[str, Any]:
         """The view for JSON."""
@@ -139,7 +141,8 @@ class Top:
         ended = tuple(job.name for job in over)
         failures = {job.name: job.failure for job in over if job.failure}
         servers = {server.number: server for server in read_servers(text)}
-        look, before = Look(time.monotonic(), jobs, servers, ended, failures), self._last
+        tally = read_tally(text)
+        look, before = Look(time.monotonic(), jobs, servers, ended, failures, tally), self._last
         self._last = look
         return compare(before, look)
 
@@ -153,7 +156,7 @@ def compare(before: Look | None, now: Look) -> View:
         jobs.append(_job(known, job, seconds if known else None))
     old = before.servers if before else {}
     rows = [_member(old.get(s.number), s, seconds) for s in now.servers.values()]
-    return View(tuple(jobs), tuple(rows), now.ended, now.failures)
+    return View(tuple(jobs), tuple(rows), now.ended, now.failures, now.tally)
 
 
 def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:

@@ -73,7 +73,7 @@ class Source:
 def watched(*said: str | Exception, looks: int | None = None) -> Watcher:
     watcher = Watcher(Source(*said), 1.0, clock=iter(range(100_000)).__next__)
     for _ in range(len(said) if looks is None else looks):
-        with suppress(_native.SumpterError):
+        with suppress(_native.SumpterError, Failure):
             watcher.look()
     return watcher
 
@@ -98,12 +98,12 @@ def test_epochs_and_faults_become_events() -> None:
         "note red: running, 2 of 2 workers, epoch 1",
         "change red: epoch 2 began: the server on cpu5 was lost: connection closed",
         "fault red: rank 1 on gpu1 sends no heartbeats",
-        "fault : server 5 on cpu5 is gone",
+        "fault : server 5 on cpu5 was lost",
         "fault red: gradient.3 waits for rank 1",
-        "fault red: rank 1 on gpu1 is gone",
+        "fault red: rank 1 on gpu1 was lost",
         "note : server 6 on cpu6 joined",
         "fault red: failed: rank 1 was lost",
-        "note : server 6 on cpu6 is gone",
+        "note : server 6 on cpu6 left",
     ]
 
 
@@ -123,6 +123,43 @@ def test_changed_settings_and_recovery_become_events() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"workers_lost": 0, "servers_lost": 3}, {"workers_lost": 0, "servers_lost": 3}, "left"),
+        ({"workers_lost": 0, "servers_lost": 3}, {"workers_lost": 1, "servers_lost": 4}, "lost"),
+        # It has restarted.
+        ({"workers_lost": 5, "servers_lost": 3}, {"workers_lost": 0, "servers_lost": 0}, "left"),
+        ({}, {}, "lost"),
+    ],
+)
+def test_who_left_is_told_from_who_was_lost(before: dict, after: dict, said: str) -> None:
+    smaller = job() | {"workers": [member(0)]}
+    texts_of = [json.loads(document(job())), json.loads(document(smaller, servers=[]))]
+    watcher = watched(
+        *(json.dumps(d | {"events": e}) for d, e in zip(texts_of, (before, after), strict=True))
+    )
+    kind, verb = ("note", "left") if said == "left" else ("fault", "was lost")
+    assert texts(watcher)[1:] == [
+        f"{kind} red: rank 1 on gpu1 {verb}",
+        f"{kind} : server 5 on cpu5 {verb}",
+    ]
+
+
+def test_refused_processes_are_faults() -> None:
+    said = [json.dumps(json.loads(document()) | {"events": {"refused": n}}) for n in (1, 2, 4)]
+    assert texts(watched(*said)) == [
+        "fault : a process was refused, usually for a wrong token",
+        "fault : 2 processes were refused, usually for a wrong token",
+    ]
+
+
+def test_without_a_coordinator_to_ask_the_page_says_what_to_do() -> None:
+    watcher = watched(document(job()), Failure("the job has ended; start another"))
+    assert watcher.document()["trouble"] == "the job has ended; start another"
+    assert texts(watcher)[-1] == "note : the job has ended; start another"
+
+
 def test_two_equal_views_have_no_event_between_them() -> None:
     top = Top(Source(document(job(), job("blue"))))
     assert events(top.look(), top.look()) == []
@@ -132,7 +169,7 @@ def test_a_coordinator_that_goes_away_leaves_its_last_figures_and_comes_back() -
     away = _native.SumpterError("no coordinator at 10.0.0.1:7700")
     watcher = watched(document(job()), away, away, document(job()), looks=3)
     seen = watcher.document()
-    assert seen["trouble"] == "no coordinator at 10.0.0.1:7700"
+    assert seen["trouble"] == ("No figures from the coordinator: no coordinator at 10.0.0.1:7700")
     assert [row["name"] for row in seen["jobs"]] == ["red"] and seen["seen_s"] < seen["now_s"]
     watcher.look()
     assert watcher.document()["trouble"] == ""

@@ -345,7 +345,7 @@ def test_a_coordinator_that_goes_away_is_told_and_comes_back_by_itself(
     played = play()
     seen = open_page(played)
     played.said = _native.SumpterError("nothing listens at 10.0.0.1:7700")
-    seen.shows("The coordinator does not answer: nothing listens at 10.0.0.1:7700")
+    seen.shows("No figures from the coordinator: nothing listens at 10.0.0.1:7700")
     seen.shows("resnet50")
     alert = "document.querySelector('#trouble[role=alert]').hidden"
     assert seen.value(alert) is False
@@ -457,7 +457,7 @@ def test_text_buttons_and_curves_stand_out(scheme: str, play, open_page, picture
     played = play()
     seen = open_page(played, color_scheme=scheme)
     played.said = map(pictures.document, count(200))
-    seen.shows("is gone")
+    seen.shows("server 6 on cpu-2 was lost")
     page = seen.value("getComputedStyle(document.body).backgroundColor")
     panel = seen.value("getComputedStyle(document.querySelector('.panel')).backgroundColor")
     assert (_luminance(page) < 0.2) == (scheme == "dark")

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from sumpter import _native
+from sumpter._failure import Failure
 from sumpter.cli.options import (
     CoordinatorOption,
     JobOption,
@@ -24,6 +25,9 @@ EXAMPLE = (
     "Example: sumpter console --coordinator 10.0.0.1:7700 --token-file cluster.token"
 )
 DEFAULT = "127.0.0.1:7780"
+# What the page says when the last job is over.
+ENDED = "The last `sumpter run` has ended; the page shows the next one"
+START = "sumpter run -n 2 -s 1 -- python train.py"
 
 
 def console(
@@ -63,8 +67,11 @@ def console(
     wanted = reached(coordinator, token, token_file, job)
 
     def again() -> tuple[dict[str, str], str | None]:
-        # The last job may be another one by now.
-        return reached(coordinator, token, token_file, job)
+        try:
+            # The last job may be another one by now.
+            return reached(coordinator, token, token_file, job)
+        except Failure:
+            raise Failure(f"{ENDED}: {START}") from None
 
     watcher = Watcher(lambda: _native.status(*again()), interval)
     access = Access(
