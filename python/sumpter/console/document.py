@@ -50,9 +50,14 @@ def event_rows(happened: Iterable[tuple[float, Event]]) -> list[dict[str, Any]]:
 
 
 def short(text: str) -> str:
-    """A text in one line, no longer than a reader bears."""
-    line = " ".join(text.split())
+    """A text in one line, no longer than a reader bears, whose letters stay in their order."""
+    line = "".join(map(_shown, " ".join(text.split())))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def _shown(letter: str) -> str:
+    """Control characters, and those that turn the direction of writing, as a mark."""
+    return letter if letter.isprintable() else "\ufffd"
 
 
 def _job(job: JobRow) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import { makeChart } from "./chart.js";
 const HELD = "sumpter-secret"; // sessionStorage: of this tab and this port alone
 const POINTS = 600;
 const EVENTS = 200;
+const LONGEST_WAIT_S = 5; // so that it is soon seen that the console has gone
 const BIG = ["goodput", "of the optimum"];
 const LABELS = { n: "GPU machines (n)", k: "CPU machines (k)" };
 // Where the button is, so that a phone shows it without scrolling.
@@ -254,7 +255,7 @@ async function look() {
     const answer = await fetch(`/view?${asked}`, { signal: AbortSignal.timeout(10000) });
     if (!answer.ok) throw new Error((await answer.json()).error);
     const seen = await answer.json();
-    wait = 1000 * seen.interval_s;
+    wait = 1000 * Math.min(seen.interval_s, LONGEST_WAIT_S);
     if (!paused) show(seen);
   } catch (error) {
     at("trouble").hidden = false;

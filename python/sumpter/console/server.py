@@ -46,6 +46,9 @@ _CONNECTIONS = 64
 # A browser on this machine, or one network away, needs less.
 _PATIENCE_S = 10.0
 _LONGEST_BODY = 16384
+# What is read of a longer one before it is refused.
+_LONGEST_READ = 1 << 20
+_LENGTH_DIGITS = 12
 _TUNABLE = ("partition", "credit", "chunk", "tuner")
 
 
@@ -162,6 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._get)
 
     def do_POST(self) -> None:
+        # Read even if it is refused: a browser that still sends would not see the answer.
+        self._sent = self._receive()
         self._answer(self._post)
 
     def log_message(self, format: str, *arguments: object) -> None:
@@ -223,15 +228,25 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(404, "there is nothing here")
         return _json({"said": done.lines})
 
-    def _body(self) -> dict[str, Any]:
+    def _receive(self) -> bytes | None:
+        """The body; None if it has no length, or is too long."""
         length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()) or len(length) > _LENGTH_DIGITS:
+            return None
+        size = int(length)
+        if size <= _LONGEST_BODY:
+            return self.rfile.read(size)
+        self.rfile.read(min(size, _LONGEST_READ))
+        return None
+
+    def _body(self) -> dict[str, Any]:
         # Another site's form cannot send this type without asking first.
-        if self.headers.get_content_type() != "application/json" or not length.isdecimal():
+        if self.headers.get_content_type() != "application/json":
             raise Refused(415, "send a JSON document")
-        if int(length[:9]) > _LONGEST_BODY or len(length) > 9:
-            raise Refused(413, f"send at most {_LONGEST_BODY} bytes")
+        if self._sent is None:
+            raise Refused(413, f"send at most {_LONGEST_BODY} bytes, and say how many")
         try:
-            document = json.loads(self.rfile.read(int(length)))
+            document = json.loads(self._sent)
         except (ValueError, RecursionError):
             raise Refused(400, "send a JSON document") from None
         if not isinstance(document, dict):
@@ -241,7 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _text(document: dict[str, Any], name: str, default: str | None = None) -> str:
     value = document.get(name, default)
-    if not isinstance(value, str):
+    # Half a surrogate pair is no text.
+    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise Refused(400, f"{name}: send a text")
     return value
 

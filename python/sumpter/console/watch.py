@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -139,9 +140,11 @@ class Watcher:
     def _extend(self, view: View) -> None:
         for job in view.jobs:
             goodput, share = job.goodput_gbps, job.optimum_share
-            optimum = goodput / share if goodput is not None and share else None
+            optimum = goodput / share if goodput is not None and share else math.inf
+            # JSON has no infinity.
+            known = optimum if math.isfinite(optimum) else None
             curve = self._curves.setdefault(job.name, deque(maxlen=POINTS))
-            curve.append(Point(self._number, self._clock(), goodput, optimum))
+            curve.append(Point(self._number, self._clock(), goodput, known))
         here = {job.name for job in view.jobs}
         gone = [name for name in self._curves if name not in here]
         for name in gone[: max(0, len(gone) - OLD_CURVES)]:

@@ -216,7 +216,9 @@ def test_texts_of_members_are_cut_and_stay_on_a_line() -> None:
     del seen["jobs"][0]["key"], seen["points"]
     collect(seen)
     assert any("onerror" in text for text in found)
-    assert all(len(text) <= LONGEST + 40 and "\n" not in text for text in found)
+    assert all(len(text) <= LONGEST + 40 for text in found)
+    assert all(text.isprintable() or "\ufffd" in text for text in found)
+    assert not any(letter in text for text in found for letter in "\n\u202e")
 
 
 def test_the_ranks_that_kept_others_waiting_are_of_the_time_between_looks() -> None:
@@ -442,6 +444,8 @@ def test_no_answer_holds_the_token_or_a_secret(serve) -> None:
         ("/unlock", {"token": "away"}, {}, 502, "no coordinator"),
         ("/unlock", {"token": ""}, {}, 400, "give the job's token"),
         ("/unlock", {"token": 7}, {}, 400, "send a text"),
+        ("/unlock", {"token": "\ud800"}, {}, 400, "send a text"),
+        ("/unlock", "", {"Content_Length": "x"}, 413, "how many"),
         ("/nowhere", {}, {}, 404, "nothing"),
     ],
 )

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,10 @@ from sumpter.cli.options import (
     TokenOption,
     reached,
 )
+
+if TYPE_CHECKING:
+    from sumpter.console.access import Access
+    from sumpter.console.server import Console
 
 EXAMPLE = (
     "Example: sumpter console --job last\n\n"
@@ -95,7 +99,7 @@ def console(
         served.close()
 
 
-def _say(served: object, access: object, wanted: bool) -> None:
+def _say(served: Console, access: Access, wanted: bool) -> None:
     typer.echo(f"The console is at {served.address.url} (Ctrl-C ends it)")
     if not access.read_only:
         typer.echo(f"To drain and tune there, give the job's token or the code {access.code}")
