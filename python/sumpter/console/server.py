@@ -42,7 +42,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_CONNECTIONS = 64
+CONNECTIONS = 64
 # A browser on this machine, or one network away, needs less.
 _PATIENCE_S = 10.0
 _LONGEST_BODY = 16384
@@ -116,6 +116,7 @@ class Console:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = CONNECTIONS
     block_on_close = False
 
     def __init__(
@@ -126,7 +127,7 @@ class _Server(ThreadingHTTPServer):
         self.watcher = watcher
         self.access = access
         self.shown = shown
-        self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__(tuple(found[0][4][:2]), _Handler)
 
     def server_bind(self) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from sumpter.cli import main
 from sumpter.console.access import SECRET_HEADER, SESSION_S, TRIES, TRIES_S, Access, Refused
 from sumpter.console.document import LONGEST
 from sumpter.console.events import events
-from sumpter.console.server import Address, Console
+from sumpter.console.server import CONNECTIONS, Address, Console
 from sumpter.console.watch import EVENTS, OLD_CURVES, POINTS, Watcher
 from sumpter.launch.top import Top
 
@@ -386,20 +387,22 @@ class Visitor:
             connection.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def serve() -> Iterator[Callable[..., Visitor]]:
-    """Serves a page of some documents."""
-    served: list[Console] = []
+    """Serves a page of some documents, once for all tests that want the same one."""
+    served: dict[str, Console] = {}
 
     def serve(*said: str, **options: object) -> Visitor:
-        made, _ = access(**options)
-        watcher = watched(*said, looks=1)
-        served.append(Console(Address("127.0.0.1", 0), watcher, made, job=""))
-        served[-1].start()
-        return Visitor(served[-1].address.port)
+        key = repr((said, options))
+        if key not in served:
+            made, _ = access(**options)
+            watcher = watched(*said, looks=1)
+            served[key] = Console(Address("127.0.0.1", 0), watcher, made, job="")
+            served[key].start()
+        return Visitor(served[key].address.port)
 
     yield serve
-    for console in served:
+    for console in served.values():
         console.close()
 
 
@@ -470,6 +473,27 @@ def test_a_read_only_console_does_nothing(serve) -> None:
     assert ask("GET", "/view").json()["read_only"] is True
     for path in ("/unlock", "/drain", "/tune"):
         assert ask("POST", path, {"token": TOKEN}).status == 403
+
+
+def test_connections_that_say_nothing_are_limited(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    # None of them ends by itself, however slow this machine is.
+    monkeypatch.setattr("sumpter.console.server._Handler.timeout", 10 * PATIENCE_S)
+    ask = serve(document(job("quiet")))
+    silent = [socket.create_connection(("127.0.0.1", ask.port)) for _ in range(CONNECTIONS)]
+    try:
+        # The one too many is closed without an answer, and no thread waits for it.
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+            ask("GET", "/view")
+    finally:
+        for one in silent:
+            one.close()
+    # Its threads see that in their own time.
+    for _ in range(int(PATIENCE_S / 0.1)):
+        with suppress(http.client.RemoteDisconnected, ConnectionError):
+            assert ask("GET", "/view").status == 200
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError("no connection is free again")
 
 
 def test_many_readers_at_once_are_answered(serve) -> None:
