@@ -7,6 +7,8 @@ import importlib.util
 # What pip installs to have each.
 EXTRAS = {
     "torch": "sumpter[torch]",
+    "jax": "sumpter[jax]",
+    "optax": "sumpter[jax]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",
