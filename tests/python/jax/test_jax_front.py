@@ -1,0 +1,66 @@
+"""sumpter.jax: collectives inside and outside of jit, their gradients, and failures."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from jobs import FINDS_MISMATCHES_S, Job
+
+pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
+
+
+def test_collectives_are_numpys(make_job: Callable[..., Job]) -> None:
+    make_job(4, 1, deterministic=True).start("jax_collectives.py").finish()
+
+
+def test_gradients_are_those_of_the_whole_jobs_loss(make_job: Callable[..., Job]) -> None:
+    make_job(2).start("jax_gradients.py").finish()
+
+
+def trained(job: Job, compression: str = "none", killed: tuple[str, ...] = ()) -> np.ndarray:
+    """The parameters after training, the same on all ranks."""
+    job.start("jax_training.py", compression, *killed).finish()
+    results = [job.result(rank) for rank in range(job.ranks)]
+    assert results == results[:1] * job.ranks, "ranks have other parameters"
+    return np.frombuffer(results[0])
+
+
+def test_ranks_train_as_one_process_does(make_job: Callable[..., Job]) -> None:
+    alone = trained(make_job(1))
+    for ranks in (2, 4):
+        np.testing.assert_allclose(trained(make_job(ranks, 1)), alone, rtol=1e-9, atol=1e-11)
+
+
+def test_killed_servers_change_no_byte(make_job: Callable[..., Job]) -> None:
+    def run(compression: str, die: bool) -> bytes:
+        job = make_job(3, 2, deterministic=True)
+        killed = tuple(str(job.server_pid(index)) for index in range(2) if die)
+        return trained(job, compression, killed).tobytes()
+
+    assert run("int8", die=False) == run("int8", die=True)
+
+
+def test_a_rank_killed_inside_jit_is_named_to_the_others(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, 1).start("jax_peer_dies.py")
+    assert job.exit_code(2) == -signal.SIGKILL
+    assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("a survivor failed")
+
+
+def test_shapes_that_differ_inside_jit_are_named_on_all_ranks(make_job: Callable[..., Job]) -> None:
+    make_job(2, peer_timeout_s=FINDS_MISMATCHES_S).start("jax_mismatch.py").finish()
+
+
+def test_without_jax_the_import_says_what_to_install() -> None:
+    hidden = "import sys; sys.modules['jax'] = None; import sumpter.jax"
+    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last == (
+        "ImportError: sumpter.jax needs jax, which is not installed: pip install 'sumpter[jax]'"
+    )
