@@ -2,9 +2,9 @@
 
     python tests/wheel/wheel.py
 
-What needs torch, JAX, matplotlib, plotly or Jinja2 must not be in the way of what does not: planning,
-the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say how to
-install it.
+What needs torch, JAX, matplotlib, plotly or Jinja2 must not be in the way of what does not:
+planning, the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say
+how to install it.
 """
 
 from __future__ import annotations

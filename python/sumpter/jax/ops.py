@@ -67,6 +67,11 @@ def broadcast(
     The gradient arrives at the root, as the sum of all ranks' gradients; others get zeros. The root
     is a rank of the job, in a process set as well.
     """
+    if isinstance(root_rank, jax.core.Tracer):
+        raise UnsupportedError(
+            "root_rank is a value that JAX traces: it must be a number when the function is "
+            "compiled, so pass it as one of jit's static_argnames"
+        )
     membership.check_root(membership.current(), root_rank)
     if root_rank not in members(process_set):
         raise ValueError(f"root_rank {root_rank} is not in {process_set}")
@@ -108,6 +113,7 @@ def reduce_scatter(
 
 def barrier(name: str | None = None, process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank has called it; within jit, the compiled program waits there."""
+    _check_name(name)
     size = len(members(process_set))
     bind(Collective(kinds.BARRIER, name=name, process_set=process_set, size=size), [])
 
@@ -122,10 +128,16 @@ def _call(
     root: int = 0,
     codecs: tuple[str, ...] | None = None,
 ) -> Any:
+    _check_name(name)
     size = len(members(process_set))
     none = ("",) * len(given)
     called = Collective(kind, leaves.paths, name, op, root, process_set, size, codecs or none)
     return jax.tree_util.tree_unflatten(leaves.structure, bind(called, given) if given else [])
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and not isinstance(name, str):
+        raise UnsupportedError(f"name is a {type(name).__name__}: give text, the same on all ranks")
 
 
 def _checked(op: ReduceOp) -> ReduceOp:

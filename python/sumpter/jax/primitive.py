@@ -9,7 +9,7 @@ and none is dropped because nobody uses its result, merged with another, or run 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -67,11 +67,28 @@ def _lowered(ctx: Any, *arrays: Any, collective: Collective) -> Any:
     _check_one_device(ctx.module_context.axis_context)
     called = collective.compiled()
 
-    def run(*given: Any) -> list[np.ndarray]:
-        return perform(called, [np.asarray(array) for array in given])
+    def run(*given: Any) -> tuple[np.ndarray, ...]:
+        return tuple(perform(called, [np.asarray(array) for array in given]))
+
+    if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+        return _by_io_callback(ctx, run, arrays)
+    # As io_callback does, but for a copy of each array that JAX makes for it.
+    (effect,) = _ordered_effects()
+    held = ctx.tokens_in.get(effect)
+    token = held[0] if isinstance(held, tuple) else held
+    results, token, _ = mlir.emit_python_callback(
+        *(ctx, run, token, list(arrays), ctx.avals_in, ctx.avals_out), has_side_effect=True
+    )
+    tokens = mlir.TokenSet({effect: (token,) if isinstance(held, tuple) else token})
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(tokens))
+    return results
+
+
+def _by_io_callback(ctx: Any, run: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """For a program of several devices, which gives the arrays to one of them."""
+    results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
 
     def call(*given: Any) -> Any:
-        results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
         return io_callback(run, results, *given, ordered=True)
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *arrays)

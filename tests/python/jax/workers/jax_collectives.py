@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import jax
 import jax.numpy as jnp
@@ -167,6 +168,23 @@ def check_shard_map() -> None:
     expect(jax.jit(mapped)(x), x * SIZE)
 
 
+def check_devices() -> None:
+    """Arrays that lie on two local devices are reduced as a whole; no device calls by itself."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    spec = jax.sharding.PartitionSpec("data")
+    x = jax.device_put(np.arange(8.0), jax.sharding.NamedSharding(mesh, spec))
+    for called in (lambda function: function, jax.jit):
+        before = rounds_of("devices")
+        result = called(lambda x: sj.all_reduce(x, sj.Sum, name="devices"))(x)
+        expect(result, np.arange(8.0) * SIZE)
+        assert rounds_of("devices") == before + 1
+    each = jax.shard_map(sj.all_reduce, mesh=mesh, in_specs=spec, out_specs=spec)
+    with raises(sj.UnsupportedError, "2 local devices", "psum"):
+        jax.jit(each)(x)
+    with raises(sj.UnsupportedError, "2 local devices", "psum"):
+        jax.pmap(sj.all_reduce)(np.ones((2, 3)))
+
+
 def check_effects() -> None:
     """A call counts once, whether its result is used never, once or twice."""
     unused = jax.jit(lambda x: (sj.all_reduce(x, name="unused"), x + 1)[1])
@@ -243,6 +261,12 @@ def check_refused() -> None:
         sj.broadcast(jax.random.key(1))
     with raises(unsupported, "Adasum"):
         sj.all_reduce(np.ones(3), sumpter._core.reduction.Adasum)
+    with raises(unsupported, "root_rank", "static_argnames"):
+        jax.jit(sj.broadcast)(np.ones(3), 0)
+    with raises(unsupported, "name is a int"):
+        sj.all_reduce(np.ones(3), name=3)
+    with raises(NotImplementedError, "checkpoint"):
+        jax.grad(jax.checkpoint(lambda x: jnp.sin(sj.all_reduce(x)).sum()))(np.ones(3))
     with raises(ValueError, "root_rank is 99"):
         sj.broadcast(np.ones(3), 99)
     with raises(ValueError, "rows", f"{SIZE} ranks"):
@@ -273,7 +297,7 @@ for wrapper in (lambda function: function, jax.jit):
     check_types(wrapper)
     check_trees(wrapper)
 for check in (
-    *(check_scan, check_vmap, check_shard_map, check_effects, check_order),
+    *(check_scan, check_vmap, check_shard_map, check_devices, check_effects, check_order),
     *(check_sets, check_refused, check_front),
 ):
     check()
