@@ -28,10 +28,6 @@ _TRANSPOSED = {
 _TANGENT = ".tangent"
 _GRADIENT = ".gradient"
 
-# How calls in compiled programs are named if the caller has not. JAX runs those of one device in
-# the order of the program, so that they are matched by their order.
-_COMPILED = "compiled"
-
 
 class Collective(NamedTuple):
     """One collective on several arrays, begun together."""
@@ -53,10 +49,6 @@ class Collective(NamedTuple):
     def name_of(self, index: int) -> str | None:
         """The name of an array; None if it is matched by the order of calls."""
         return None if self.name is None else self.name + self.paths[index]
-
-    def compiled(self) -> Collective:
-        """The same call within a compiled program, which runs beside calls that are not."""
-        return self if self.name is not None else self._replace(name=_COMPILED)
 
     def is_linear(self) -> bool:
         """Whether it has a derivative: sums, averages and copies, but no minimum."""

@@ -33,9 +33,8 @@ def all_reduce(
     """Returns the reduction of every array of `tree` over all ranks, in one call.
 
     The arrays go through the network together. Averages of integers are rounded down. Gradients
-    flow through sums and averages. Without a name, calls are matched by their order: within
-    compiled programs, and outside of them. By `compression` arrays travel in fewer bytes, as those
-    of `sumpter.push_pull`.
+    flow through sums and averages. Without a name, calls are matched by their order. By
+    `compression` arrays travel in fewer bytes, as those of `sumpter.push_pull`.
     """
     leaves = leaf_arrays.flatten(tree)
     codecs = _codecs(leaves, compression, ReduceOp(op), named=name is not None)

@@ -1,13 +1,15 @@
 """The JAX primitive that every collective is: how it is traced, differentiated, mapped and run.
 
 It has the ordered effect of JAX's own host callbacks: a compiled program runs its collectives in
-the order in which the function called them, and one program after the other. All ranks run the
-same functions, so no two ranks wait in different collectives, whatever XLA makes of the programs;
-and none is dropped because nobody uses its result, merged with another, or run twice.
+the order in which the function called them, one program after the other, and calls outside of
+programs wait for those. All ranks run the same functions, so no two ranks wait in different
+collectives, whatever XLA makes of the programs, and calls without a name are matched by their
+order. None is dropped because nobody uses its result, merged with another, or run twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +42,10 @@ def _ordered_effects() -> frozenset[Any]:
 
 @collective_p.def_impl
 def _run(*arrays: Any, collective: Collective) -> list[Any]:
-    """Without compilation, in the calling thread."""
+    """Without compilation, in the calling thread, after all programs that were begun before."""
+    # What goes wrong with a program is raised where its results are used.
+    with contextlib.suppress(RuntimeError):
+        jax.effects_barrier()
     results = perform(collective, [np.asarray(array) for array in arrays])
     return [_placed(result, like) for result, like in zip(results, arrays, strict=True)]
 
@@ -65,10 +70,9 @@ def _abstract(*arrays: Any, collective: Collective) -> tuple[list[Any], frozense
 
 def _lowered(ctx: Any, *arrays: Any, collective: Collective) -> Any:
     _check_one_device(ctx.module_context.axis_context)
-    called = collective.compiled()
 
     def run(*given: Any) -> tuple[np.ndarray, ...]:
-        return tuple(perform(called, [np.asarray(array) for array in given]))
+        return tuple(perform(collective, [np.asarray(array) for array in given]))
 
     if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
         return _by_io_callback(ctx, run, arrays)

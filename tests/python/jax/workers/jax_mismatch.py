@@ -1,4 +1,4 @@
-"""Ranks call one collective with arrays of different shapes inside jit."""
+"""Ranks call one collective with other shapes inside jit, and collectives in another order."""
 
 from __future__ import annotations
 
@@ -17,6 +17,24 @@ try:
 except Exception as error:
     for part in ("MismatchError", "rank 0", "rank 1", "[3]", "[4]"):
         assert part in str(error), f"no {part} in {error}"
+else:
+    raise AssertionError("there was no error")
+
+
+def reduce() -> None:
+    sj.all_reduce(np.ones(3))
+
+
+def send() -> None:
+    jax.jit(lambda x: sj.broadcast(x))(np.ones(5)).block_until_ready()
+
+
+try:
+    for call in (reduce, send) if RANK == 0 else (send, reduce):
+        call()
+except Exception as error:
+    for part in ("MismatchError", "rank 0", "rank 1", "all_reduce(", "broadcast("):
+        assert part in repr(error), f"no {part} in {error!r}"
 else:
     raise AssertionError("there was no error")
 # The next calls match again.

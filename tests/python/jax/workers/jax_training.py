@@ -17,7 +17,7 @@ import optax
 import sumpter.jax as sj
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-KILLED = [int(pid) for pid in sys.argv[2:]]
+KILLED = [int(pid) for pid in sys.argv[1:]]
 STEPS, BATCH = 30, 16
 
 Params = list[dict[str, jax.Array]]
@@ -26,7 +26,7 @@ Params = list[dict[str, jax.Array]]
 def make_params() -> Params:
     """Other ones on each rank, of which rank 0's are taken."""
     random = np.random.default_rng(RANK)
-    sizes = [(8, 300), (300, 300), (300, 4)]
+    sizes = [(8, 100), (100, 100), (100, 4)]
     return [{"w": random.normal(size=s) / s[0] ** 0.5, "b": np.zeros(s[1])} for s in sizes]
 
 
@@ -39,7 +39,7 @@ def loss_of(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
 def main() -> None:
     sj.init()
     params = sj.broadcast_parameters(make_params())
-    optimizer = sj.distribute(optax.adam(1e-2), compression=sys.argv[1])
+    optimizer = sj.distribute(optax.adam(1e-2))
     state = optimizer.init(params)
 
     @jax.jit
