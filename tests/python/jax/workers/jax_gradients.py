@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 
 os.environ["JAX_ENABLE_X64"] = "1"
-# Dozens of programs that run once.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import jax
 import jax.numpy as jnp
