@@ -15,6 +15,10 @@ from sumpter._packages import need
 
 need("jax", "sumpter.jax")
 
+from sumpter.jax.version import check as _check_version
+
+_check_version()
+
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.membership import (
     cross_rank,

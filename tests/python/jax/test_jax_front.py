@@ -52,11 +52,23 @@ def test_calls_that_differ_inside_jit_are_named_on_all_ranks(make_job: Callable[
     make_job(2, peer_timeout_s=FINDS_MISMATCHES_S).start("jax_mismatch.py").finish()
 
 
-def test_without_jax_the_import_says_what_to_install() -> None:
-    hidden = "import sys; sys.modules['jax'] = None; import sumpter.jax"
-    ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (
+            "import sys; sys.modules['jax'] = None",
+            "sumpter.jax needs jax, which is not installed: pip install 'sumpter[jax]'",
+        ),
+        (
+            "import jax; jax.__version__, jax.__version_info__ = '0.4.20', (0, 4, 20)",
+            "sumpter.jax needs jax 0.4.35 or newer, and 0.4.20 is installed: "
+            "pip install --upgrade 'sumpter[jax]'",
+        ),
+    ],
+    ids=["none", "old"],
+)
+def test_without_a_jax_that_fits_the_import_says_what_to_install(without: str, said: str) -> None:
+    script = f"{without}; import sumpter.jax"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.returncode == 1
-    last = ended.stderr.splitlines()[-1]
-    assert last == (
-        "ImportError: sumpter.jax needs jax, which is not installed: pip install 'sumpter[jax]'"
-    )
+    assert ended.stderr.splitlines()[-1] == f"ImportError: {said}"
