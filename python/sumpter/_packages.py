@@ -8,6 +8,8 @@ import importlib.util
 EXTRAS = {
     "torch": "sumpter[torch]",
     "ray": "sumpter[ray]",
+    "jax": "sumpter[jax]",
+    "optax": "sumpter[jax]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",

@@ -2,9 +2,9 @@
 
     python tests/wheel/wheel.py
 
-What needs torch, matplotlib, plotly or Jinja2 must not be in the way of what does not: planning,
-the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say how to
-install it.
+What needs torch, JAX, matplotlib, plotly or Jinja2 must not be in the way of what does not:
+planning, the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say
+how to install it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 LIMIT_S = 300
-ABSENT = ("jinja2", "matplotlib", "plotly", "sumpter_lab", "torch")
+ABSENT = ("jax", "jinja2", "matplotlib", "optax", "plotly", "sumpter_lab", "torch")
 TRAIN = """
 import numpy as np
 import sumpter
@@ -53,6 +53,7 @@ def tries(python: str, script: Path) -> list[Try]:
         Try((*sumpter, "doctor"), 0, "self-test"),
         Try((*sumpter, "serve", "--help"), 0, "--join"),
         Try((*sumpter, *job), 0, "summed"),
+        Try((python, "-c", "import sumpter.jax"), 1, "pip install 'sumpter[jax]'"),
         Try((*sumpter, "bench", "emulate"), 2, "pip install sumpter-lab"),
         Try((*sumpter, "report", "run.csv"), 2, "pip install sumpter-lab"),
     ]
