@@ -7,6 +7,9 @@ import importlib.util
 # What pip installs to have each.
 EXTRAS = {
     "torch": "sumpter[torch]",
+    "ray": "sumpter[ray]",
+    "jax": "sumpter[jax]",
+    "optax": "sumpter[jax]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",

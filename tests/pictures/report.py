@@ -45,20 +45,20 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         laptop = browser.new_page(**LAPTOP)
         laptop.goto(file.as_uri())
-        _save(laptop.screenshot(), "report-laptop.png")
-        _save(_figure(laptop, "figure-1-1"), "whatif-by-bandwidth.png")
-        _save(_figure(laptop, "figure-3-2"), "report-links.png")
+        save(laptop.screenshot(), "report-laptop.png")
+        save(_figure(laptop, "figure-1-1"), "whatif-by-bandwidth.png")
+        save(_figure(laptop, "figure-3-2"), "report-links.png")
         dark = browser.new_page(**LAPTOP, color_scheme="dark")
         dark.goto(f"{file.as_uri()}#section-1")
         dark.evaluate("document.querySelector('.figures').scrollIntoView()")
-        _save(dark.screenshot(), "report-laptop-dark.png")
+        save(dark.screenshot(), "report-laptop-dark.png")
         phone = browser.new_page(**PHONE)
         phone.goto(file.as_uri())
         parts = [phone.screenshot()]
         for place in ("#section-1", "#figure-1-1-title"):
             phone.evaluate(f"document.querySelector('{place}').scrollIntoView()")
             parts.append(phone.screenshot())
-        _save(_beside(parts), "report-phone.png")
+        save(beside(parts), "report-phone.png")
         browser.close()
 
 
@@ -66,7 +66,7 @@ def _figure(page: Page, name: str) -> bytes:
     return page.locator(f"figure:has(#{name})").screenshot()
 
 
-def _beside(pictures: list[bytes], gap: int = 24) -> bytes:
+def beside(pictures: list[bytes], gap: int = 24) -> bytes:
     """The pictures of a phone's screen, one beside the other."""
     images = [Image.open(io.BytesIO(picture)) for picture in pictures]
     width = sum(image.width for image in images) + gap * (len(images) - 1)
@@ -80,11 +80,11 @@ def _beside(pictures: list[bytes], gap: int = 24) -> bytes:
     return stream.getvalue()
 
 
-def _save(picture: bytes, name: str) -> None:
+def save(picture: bytes, name: str, folder: Path = IMAGES) -> None:
     """With 128 colours: plots and text lose nothing that is seen, and a picture stays small."""
     image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
-    image.save(IMAGES / name, optimize=True)
-    print(f"{name}: {(IMAGES / name).stat().st_size / 1e3:.0f} kB")
+    image.save(folder / name, optimize=True)
+    print(f"{name}: {(folder / name).stat().st_size / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":

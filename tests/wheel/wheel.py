@@ -2,10 +2,10 @@
 
     python tests/wheel/wheel.py target/dist      # or: make wheel-check
 
-What needs torch, matplotlib, plotly or Jinja2 must not be in the way of what does not: planning,
-the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say how to
-install it, and are there when its wheel is. The source distribution is built as an installer does
-it, in an environment of its own, which takes minutes.
+What needs torch, JAX, matplotlib, plotly or Jinja2 must not be in the way of what does not:
+planning, the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say
+how to install it, and are there when its wheel is. The source distribution is built as an installer
+does it, in an environment of its own, which takes minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 LIMIT_S = 300
-ABSENT = ("jinja2", "matplotlib", "plotly", "sumpter_lab", "torch")
+ABSENT = ("jax", "jinja2", "matplotlib", "optax", "plotly", "sumpter_lab", "torch")
 TRAIN = """
 import numpy as np
 import sumpter
@@ -55,6 +55,7 @@ def tries(python: str, script: Path) -> list[Try]:
         Try((*sumpter, "doctor"), 0, "self-test"),
         Try((*sumpter, "serve", "--help"), 0, "--join"),
         Try((*sumpter, *job), 0, "summed"),
+        Try((python, "-c", "import sumpter.jax"), 1, "pip install 'sumpter[jax]'"),
         Try((*sumpter, "bench", "emulate"), 2, "pip install sumpter-lab"),
         Try((*sumpter, "report", "run.csv"), 2, "pip install sumpter-lab"),
     ]

@@ -40,13 +40,24 @@ pub struct ClusterView {
     pub speeds: Box<RunSpeeds>,
 }
 
-/// The least of what the members of a run have measured when they joined.
+/// The least of what the members of a run have measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSpeeds {
-    /// Of the workers that live.
+    /// By the workers that live, when they joined.
     pub workers: Speeds,
-    /// Of the servers.
+    /// By the servers.
     pub servers: Speeds,
+    /// Bytes a second that the slowest worker's machine has sent while more was waiting; 0 as long
+    /// as that is not known.
+    pub link: u64,
+}
+
+impl RunSpeeds {
+    /// What the slowest machine's link was seen to carry, in Gb/s.
+    #[must_use]
+    pub fn link_gbps(&self) -> Option<f64> {
+        (self.link > 0).then_some(self.link as f64 * 8e-9)
+    }
 }
 
 impl ClusterView {
@@ -75,6 +86,13 @@ impl ClusterView {
     pub fn lowest_known_gbps(&self) -> Option<f64> {
         let known = self.links().into_values().filter_map(|(_, gbps)| gbps);
         known.reduce(f64::min)
+    }
+
+    /// What a machine's link counts as of which nothing is known: the least that is known of
+    /// others, else what was measured in this run, in Gb/s.
+    #[must_use]
+    pub fn likely_gbps(&self) -> Option<f64> {
+        self.lowest_known_gbps().or_else(|| self.speeds.link_gbps())
     }
 
     /// The machines of which nothing is known and what they count as, in words for the log; none

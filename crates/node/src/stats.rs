@@ -8,10 +8,11 @@ use crate::remote::Remote;
 
 /// Counters that all loops of a process count alike, or at the same time: of these the largest
 /// counts, of all others the sum.
-const ALIKE: [&str; 14] = [
+const ALIKE: [&str; 15] = [
     "elapsed_s",
     "tensors",
     "compressed_tensors",
+    "tensors_awaiting_link",
     "step",
     "busy_s",
     "operations",

@@ -12,18 +12,16 @@ from sumpter.cli import (
     bug_report,
     doctor,
     drain,
-    jobs,
     node,
     plan,
     plugins,
     run,
     settings,
-    status,
-    top,
     trace,
     tune,
 )
 from sumpter.cli.groups import GroupedCommands
+from sumpter.cli.observe import console, jobs, status, top
 
 app = typer.Typer(
     name="sumpter",
@@ -82,6 +80,7 @@ app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
 app.command("jobs", epilog=jobs.EXAMPLE)(jobs.jobs)
 app.command("top", epilog=top.EXAMPLE)(top.top)
+app.command("console", epilog=console.EXAMPLE)(console.console)
 app.command("drain", epilog=drain.EXAMPLE)(drain.drain)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run": ("run", "serve", "coordinator", "token", "bpslaunch"),
     "Observe and change a running job": (
-        *("status", "jobs", "top", "trace", "tune", "drain"),
+        *("status", "jobs", "top", "console", "trace", "tune", "drain"),
         "report",
     ),
     "Plan": ("plan", "record", "whatif"),

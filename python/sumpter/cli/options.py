@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sumpter._assignments import parse_assignments
+from sumpter._assignments import check_free, parse_assignments
 from sumpter._failure import UsageError
 
 TokenOption = Annotated[
@@ -89,16 +89,8 @@ def parse_free_assignments(
     assignments: list[str] | None, decided: Container[str]
 ) -> dict[str, str]:
     """As parse_assignments(), checked, for a command that decides some settings by itself."""
-    from sumpter import _native
-
     settings = parse_assignments(assignments)
-    known = {row["name"]: row["env"] for row in _native.settings()}
-    for name in settings:
-        if name in decided:
-            raise UsageError(f"--set {name}: this command decides it")
-        if name not in known:
-            raise UsageError(f"--set {name}: there is no such setting; see `sumpter config`")
-    _native.check_environment({known[name]: text for name, text in settings.items()})
+    check_free(settings, decided)
     return settings
 
 

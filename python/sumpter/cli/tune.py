@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from sumpter import _native
 from sumpter._assignments import parse_assignments
 from sumpter._failure import UsageError
 from sumpter.cli.options import (
@@ -18,6 +16,7 @@ from sumpter.cli.options import (
     given,
     reached,
 )
+from sumpter.console import actions
 
 EXAMPLE = (
     "Example: sumpter tune --set partition=1MiB,credit=4MiB --coordinator 10.0.0.1:7700 "
@@ -70,10 +69,5 @@ def tune(
     if not changes and not reset:
         raise UsageError("nothing to change: give --set, --tuner or --reset")
     settings, job = reached(coordinator, token, token_file, job)
-    text = _native.tune(changes, settings, job=job, reset=reset)
-    if as_json:
-        typer.echo(text)
-        return
-    report = json.loads(text)
-    values = " ".join(f"{name}={value}" for name, value in report["settings"].items())
-    typer.echo(f"job {report['job']} from epoch {report['epoch']} on: {values}")
+    done = actions.tune(changes, settings, job=job, reset=reset)
+    typer.echo(done.document if as_json else "\n".join(done.lines))

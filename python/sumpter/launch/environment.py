@@ -147,6 +147,18 @@ def inherited(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def adopt(defaults: Mapping[str, str], variables: Mapping[str, str | None]) -> None:
+    """Has this process find such variables, as one that an attendant starts would find them.
+
+    Those of `defaults` give way to what it has; those of `variables` that are None are removed.
+    """
+    for name, text in {**defaults, **os.environ, **variables}.items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
+
+
 def requested_variables(requested: Sequence[str]) -> dict[str, str]:
     """The variables of `-x` options."""
     found = {}

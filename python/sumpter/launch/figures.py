@@ -68,6 +68,11 @@ def format_bytes(count: float) -> str:
     return f"{count:,.3g} TiB" if count < 1000 else f"{count:,.0f} TiB"
 
 
+def format_setting(name: str, value: str) -> str:
+    """The value of a setting; of one in bytes with its unit."""
+    return format_bytes(int(value)) if name.endswith("_bytes") and value.isdecimal() else value
+
+
 def format_rate(bytes_per_s: float) -> str:
     """`1.5 Gb/s` of so many bytes a second, with three significant digits: the unit of links."""
     bits = bytes_per_s * 8

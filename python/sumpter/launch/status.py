@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 # How a machine without a configured name is identified: its boot's UUID, and what follows.
@@ -115,6 +115,10 @@ class Job:
     world_size: int = 0
     over: bool = False  # all its workers are gone
     compression: tuple[CodecChoice, ...] = ()  # what auto has chosen
+    last_change: str = ""  # why the plan last changed
+    failure: str = ""  # why the job failed
+    missing: tuple[str, ...] = ()  # what its start waits for
+    settings: Mapping[str, str] = field(default_factory=dict)  # what may change, as it is now
 
     @property
     def generation(self) -> int:
@@ -168,6 +172,12 @@ def read_servers(text: str) -> tuple[Member, ...]:
     return tuple(server for server in servers if not server.gone)
 
 
+def read_tally(text: str) -> dict[str, int]:
+    """How often things have happened since the coordinator's start; empty if it does not say."""
+    events = _mapping(json.loads(text).get("events"))
+    return {str(name): int(_number(count)) for name, count in events.items()}
+
+
 def machine_names(members: Iterable[Member]) -> dict[str, str]:
     """A short name for each machine: what the user called it, else its host.
 
@@ -190,16 +200,11 @@ def merge(before: Job | None, now: Job) -> Job:
     """`now`, with members that have left kept as they were last seen."""
     if before is None:
         return now
-    return Job(
-        now.name,
-        _merge_members(before.workers, now.workers),
-        _merge_members(before.servers, now.servers),
-        now.stall,
-        now.state,
-        now.epoch,
-        now.world_size,
-        now.over,
-        now.compression or before.compression,
+    return replace(
+        now,
+        workers=_merge_members(before.workers, now.workers),
+        servers=_merge_members(before.servers, now.servers),
+        compression=now.compression or before.compression,
     )
 
 
@@ -223,6 +228,10 @@ def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
         world_size=int(_number(entry.get("world_size"))),
         over=bool(entry.get("over")),
         compression=tuple(_choice(choice) for choice in _entries(entry, "compression")),
+        last_change=str(entry.get("last_change") or ""),
+        failure=str(entry.get("failure") or ""),
+        missing=tuple(map(str, entry.get("missing") or [])),
+        settings={str(k): str(v) for k, v in _mapping(entry.get("settings")).items()},
     )
 
 

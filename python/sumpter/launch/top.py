@@ -1,4 +1,4 @@
-"""What `sumpter top` shows: the jobs of a coordinator between two looks at its status.
+"""What `sumpter top` and `sumpter console` show: a coordinator's jobs between two looks.
 
 All figures are rates between the two looks; with one look only, means since each member's start.
 """
@@ -6,8 +6,8 @@ All figures are rates between the two looks; with one look only, means since eac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -21,7 +21,7 @@ from sumpter.launch.links import (
     why_no_optimum,
     without_bandwidth,
 )
-from sumpter.launch.status import Job, Member, Stats, read_servers, read_status
+from sumpter.launch.status import Job, Late, Member, Stats, read_servers, read_status, read_tally
 
 _CAUSES = {
     "send": "wait_send_s",
@@ -29,6 +29,18 @@ _CAUSES = {
     "plan": "wait_plan_s",
     "coordinator": "wait_coordinator_s",
 }
+
+# A member that is well sends a heartbeat every second, or more often.
+_SILENT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that members waited for, as the last to contribute."""
+
+    rank: int
+    seconds: float  # added up over members
+    share: float  # of all such waiting
 
 
 @dataclass(frozen=True)
@@ -40,12 +52,15 @@ class MemberRow:
     host: str
     rack: str  # of its machine, if it is known
     state: str  # "", "draining", that it skips NaNs, or for how long it has been silent
+    draining: bool
+    silent: bool  # it has missed heartbeats
     sent_per_s: float
     received_per_s: float
     summed_per_s: float
     drain_per_s: float | None  # of its send queues while non-empty: the achievable bandwidth
     busy: float | None  # the part of the time with an operation under way; of workers
     waits_for: str  # the cause with most of the busy time: send, results, plan, coordinator
+    waited_for: str  # the rank that its lanes waited for longest, and its part of the waiting
     operations: int
     queued_bytes: float
     waiting_partitions: int  # in its lanes, for a rank
@@ -67,10 +82,16 @@ class JobRow:
     goodput_gbps: float | None
     optimum_share: float | None
     without_bandwidth: str  # whose bandwidth the share of the optimum lacks
-    waited_for: str  # the rank that was last most often, and its part of the waiting
+    waited_for: str  # the rank that members waited for longest, and its part of the waiting
+    waits: tuple[Wait, ...]  # all such ranks, the longest first
     racks: str  # what the plan makes of the racks, where any is known
     rack_hubs: bool | None  # whether each rack sums its machines' contributions
     stall: str
+    last_change: str  # why the epoch began
+    failure: str
+    missing: tuple[str, ...]  # what its start waits for
+    settings: Mapping[str, str]  # what `sumpter tune` changes, as it is now
+    servers: tuple[int, ...]  # numbers of those in its plan
     members: tuple[MemberRow, ...]
 
 
@@ -82,6 +103,8 @@ class Look:
     jobs: dict[str, Job]
     servers: dict[int, Member]
     ended: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    tally: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +114,8 @@ class View:
     jobs: tuple[JobRow, ...]
     servers: tuple[MemberRow, ...]  # every server, in a job or not
     ended: tuple[str, ...] = ()  # names of jobs that are over
+    failures: Mapping[str, str] = field(default_factory=dict)  # why some of them failed
+    tally: Mapping[str, int] = field(default_factory=dict)  # such as servers_lost, since the start
 
     def as_dict(self) -> dict[str, Any]:
         """The view for JSON."""
@@ -112,9 +137,12 @@ class Top:
         text = self._fetch()
         known = read_status(text)
         jobs = {job.name: job for job in known if not job.over}
-        ended = tuple(job.name for job in known if job.over and job.name not in jobs)
+        over = [job for job in known if job.over and job.name not in jobs]
+        ended = tuple(job.name for job in over)
+        failures = {job.name: job.failure for job in over if job.failure}
         servers = {server.number: server for server in read_servers(text)}
-        look, before = Look(time.monotonic(), jobs, servers, ended), self._last
+        tally = read_tally(text)
+        look, before = Look(time.monotonic(), jobs, servers, ended, failures, tally), self._last
         self._last = look
         return compare(before, look)
 
@@ -128,7 +156,7 @@ def compare(before: Look | None, now: Look) -> View:
         jobs.append(_job(known, job, seconds if known else None))
     old = before.servers if before else {}
     rows = [_member(old.get(s.number), s, seconds) for s in now.servers.values()]
-    return View(tuple(jobs), tuple(rows), now.ended)
+    return View(tuple(jobs), tuple(rows), now.ended, now.failures, now.tally)
 
 
 def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
@@ -141,6 +169,7 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
     optimum = optimal_s_per_byte(job)
     if optimum is not None and busy_s > 0 and summed > 0:
         share = summed * optimum / busy_s
+    waits = _waits(before.waited_for() if before else (), job.waited_for())
     return JobRow(
         name=job.name,
         state=job.state,
@@ -153,29 +182,38 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
         goodput_gbps=goodput_gbps(summed, busy_s),
         optimum_share=share,
         without_bandwidth=why_no_optimum(job) if without_bandwidth(job) else "",
-        waited_for=_waited_for(before, job),
+        waited_for=_longest(waits),
+        waits=waits,
         racks=describe_racks(job),
         rack_hubs=None if job.rack_hubs is None else job.rack_hubs.sum,
         stall=job.stall,
+        last_change=job.last_change,
+        failure=job.failure,
+        missing=job.missing,
+        settings=job.settings,
+        servers=tuple(server.number for server in job.servers),
         members=tuple(_member(old.get(worker.number), worker, seconds) for worker in workers),
     )
 
 
-def _waited_for(before: Job | None, job: Job) -> str:
-    """The rank that the others waited for longest, and its part of all such waiting."""
-    known = {late.rank: late.seconds for late in before.waited_for()} if before else {}
-    waits = [(late.seconds - known.get(late.rank, 0.0), late.rank) for late in job.waited_for()]
-    total = sum(seconds for seconds, _ in waits if seconds > 0)
-    if total <= 0:
-        return ""
-    seconds, rank = max(waits)
-    return f"rank {rank} ({seconds / total:.0%})"
+def _waits(before: Iterable[Late], now: Iterable[Late]) -> tuple[Wait, ...]:
+    """The ranks that were waited for since `before`, the longest first."""
+    known = {late.rank: late.seconds for late in before}
+    waits = {late.rank: late.seconds - known.get(late.rank, 0.0) for late in now}
+    total = sum(seconds for seconds in waits.values() if seconds > 0)
+    rows = [Wait(rank, s, s / total) for rank, s in waits.items() if s > 0]
+    return tuple(sorted(rows, key=lambda wait: (-wait.seconds, -wait.rank)))
+
+
+def _longest(waits: Sequence[Wait]) -> str:
+    return f"rank {waits[0].rank} ({waits[0].share:.0%})" if waits else ""
 
 
 def _member(before: Member | None, member: Member, seconds: float | None) -> MemberRow:
     now, old = member.stats, before.stats if before else Stats()
+    late: Sequence[Late] = before.late if before else ()
     if before is None or now.elapsed_s < old.elapsed_s:
-        old, seconds = Stats(), None
+        old, seconds, late = Stats(), None, ()
     span = now.elapsed_s if seconds is None else seconds
 
     def rate(name: str) -> float:
@@ -188,7 +226,8 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
     skipped = int(now.skipped_blocks - old.skipped_blocks)
     if skipped > 0:
         state = f"{skipped} blocks with NaNs skipped"
-    if member.silent_s > 1.5:
+    silent = member.silent_s > _SILENT_S
+    if silent:
         state = f"silent for {member.silent_s:.0f} s"
     return MemberRow(
         role=member.role,
@@ -196,12 +235,15 @@ def _member(before: Member | None, member: Member, seconds: float | None) -> Mem
         host=member.host,
         rack=member.rack,
         state=state,
+        draining=member.draining,
+        silent=silent,
         sent_per_s=rate("bytes_sent_away"),
         received_per_s=rate("bytes_received_away"),
         summed_per_s=rate("summed_bytes"),
         drain_per_s=now.drain_per_s(old),
         busy=min(1.0, rate("busy_s")) if worker else None,
         waits_for=worst if worker and waits[worst] > 0 else "",
+        waited_for=_longest(_waits(late, member.late)),
         operations=int(now.operations),
         queued_bytes=now.queued_bytes,
         waiting_partitions=int(now.lane_waiting_partitions),
@@ -228,7 +270,20 @@ def render(view: View, width: int) -> RenderableType:
 def _headline(job: JobRow) -> Text:
     colour = {"running": "green", "failed": "red"}.get(job.state, "yellow")
     line = Text.assemble((job.name, "bold"), "  ", (job.state, colour))
-    facts = {
+    for name, value in facts(job).items():
+        line.append(f"  {name} ", style="dim").append(value)
+    if job.without_bandwidth:
+        line.append(f"\nshare of the optimum -: {job.without_bandwidth}", style="dim")
+    if job.racks:
+        line.append(f"\n{job.racks}", style="dim")
+    if job.stall:
+        line.append(f"\n{job.stall}", style="bold red")
+    return line
+
+
+def facts(job: JobRow) -> dict[str, str]:
+    """What is said of a job, as texts by name."""
+    return {
         "workers": f"{job.workers}/{job.world_size}",
         "n": str(job.n),
         "k": str(job.k),
@@ -238,15 +293,6 @@ def _headline(job: JobRow) -> Text:
         "of the optimum": format_optional(job.optimum_share, "{:.0%}"),
         "waited for": job.waited_for or "-",
     }
-    for name, value in facts.items():
-        line.append(f"  {name} ", style="dim").append(value)
-    if job.without_bandwidth:
-        line.append(f"\nshare of the optimum -: {job.without_bandwidth}", style="dim")
-    if job.racks:
-        line.append(f"\n{job.racks}", style="dim")
-    if job.stall:
-        line.append(f"\n{job.stall}", style="bold red")
-    return line
 
 
 # Heading, width, and how dear it is: on a narrow terminal the highest numbers go first.
@@ -296,12 +342,13 @@ def _table(rows: Sequence[MemberRow], name: str, width: int) -> Table:
         justify = "left" if left else "right"
         table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis", max_width=most)
     for row in rows:
-        cells = _cells(row)
-        table.add_row(*(cells[column] for column in fitting))
+        texts = cells(row)
+        table.add_row(*(texts[column] for column in fitting))
     return table
 
 
-def _cells(row: MemberRow) -> dict[str, str]:
+def cells(row: MemberRow) -> dict[str, str]:
+    """What is said of a member, as texts by column."""
     return {
         "rank": str(row.number),
         "server": str(row.number),

@@ -88,6 +88,11 @@ def test_digits_with_servers_reaches_its_accuracy(make_job: Callable[..., Job]) 
     expect_accuracy("".join(job.output(rank) for rank in range(4)))
 
 
+def test_digits_are_learned_by_jax() -> None:
+    pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
+    expect_accuracy(run(*sumpter_run("-n", "2", "-s", "1"), "examples/jax_digits.py"))
+
+
 def expect_accuracy(output: str, least: float = 97.0) -> None:
     said = re.findall(r"accuracy on 360 held-out digits: ([\d.]+)%", output)
     assert len(said) == 1, output

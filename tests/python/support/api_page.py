@@ -20,6 +20,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "sumpter": (),
     "sumpter.service": (),
     "sumpter.torch": (),
+    "sumpter.jax": (),
     "sumpter.torch.elastic": (),
     "sumpter.torch.parallel": ("DistributedDataParallel",),
     "sumpter.torch.cross_barrier": ("CrossBarrier",),

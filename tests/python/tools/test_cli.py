@@ -32,6 +32,7 @@ COMMANDS = (
     "status",
     "jobs",
     "top",
+    "console",
     "drain",
     "tune",
     "doctor",

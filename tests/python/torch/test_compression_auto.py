@@ -40,7 +40,8 @@ def test_over_slow_links_tensors_are_encoded_and_the_status_says_so(
     [
         # Half of the elements take three quarters of the bytes, and a core longer than copying.
         (10_000, "auto:codecs=topk:k=0.5", "the cores are the limit"),
-        (None, "auto", "not compressed: no link's speed is known; set bandwidth_gbps"),
+        # Too little is sent to measure a link.
+        (None, "auto", "not compressed: no link's speed is known until enough was sent"),
     ],
 )
 def test_where_no_codec_pays_tensors_travel_as_they_are_and_the_status_says_why(
@@ -53,6 +54,17 @@ def test_where_no_codec_pays_tensors_travel_as_they_are_and_the_status_says_why(
     (large,) = choices_of(job)
     assert large.codec == "" and said in large.reason, large.reason
     assert said in job.output(0)
+
+
+def test_links_of_unknown_speed_are_measured_while_gradients_wait(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(2, 1, compression="auto")
+    job.start("compressed_once_measured.py").finish()
+    (large,) = choices_of(job)
+    # Which codec pays depends on this machine's cores and its loopback interface.
+    assert " a round" in large.reason and "link " in large.reason, large.reason
+    assert "Gb/s, as measured" in job.output(0)
 
 
 def test_what_is_chosen_is_chosen_again_when_a_server_dies(make_job: Callable[..., Job]) -> None:

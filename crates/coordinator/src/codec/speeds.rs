@@ -69,7 +69,7 @@ pub(super) mod testing {
             let codecs = [("int8".to_owned(), codec), ("topk:k=0.01".to_owned(), codec)].into();
             Speeds { cores: 8, add, transport: 5, codecs }
         };
-        RunSpeeds { workers: speeds(1), servers: speeds(2) }
+        RunSpeeds { workers: speeds(1), servers: speeds(2), link: 3 }
     }
 }
 

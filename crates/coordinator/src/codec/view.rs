@@ -39,6 +39,7 @@ pub(crate) fn view_to_proto(view: ClusterView) -> proto::ClusterView {
         changes: view.changes,
         worker_speeds: Some(speeds_to_proto(&view.speeds.workers)),
         server_speeds: Some(speeds_to_proto(&view.speeds.servers)),
+        link_bytes_per_s: view.speeds.link,
     }
 }
 
@@ -79,6 +80,7 @@ pub(crate) fn view_from_proto(view: proto::ClusterView) -> Result<ClusterView, S
         speeds: Box::new(RunSpeeds {
             workers: speeds_from_proto(view.worker_speeds),
             servers: speeds_from_proto(view.server_speeds),
+            link: view.link_bytes_per_s,
         }),
     })
 }

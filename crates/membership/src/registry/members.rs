@@ -9,6 +9,7 @@ use sumpter_types::{Epoch, JobId, MemberId, MemberStatus, Rank, Role, Speeds, St
 use super::agreement::calls::Calls;
 use super::io::{Join, StallLimits};
 use super::job::stalls::{Report, has_moved};
+use super::links::{awaits_link, slowest};
 use crate::view::{RunSpeeds, ServerView, WorkerView};
 
 /// A gap between ticks beyond this means that the coordinator itself stood still, and members'
@@ -208,7 +209,7 @@ impl Members {
         views
     }
 
-    /// The least of what these workers and servers have measured.
+    /// The least of what these workers and servers have measured until now.
     pub fn speeds<'a>(
         &self,
         workers: &BTreeMap<Rank, MemberId>,
@@ -221,7 +222,19 @@ impl Members {
         Box::new(RunSpeeds {
             workers: workers.values().fold(Speeds::default(), of),
             servers: servers.fold(Speeds::default(), of),
+            link: self.measured_link(workers).unwrap_or_default(),
         })
+    }
+
+    /// Bytes a second that these workers' slowest machine sends, once that was measured.
+    pub fn measured_link(&self, workers: &BTreeMap<Rank, MemberId>) -> Option<u64> {
+        let members = workers.values().filter_map(|id| self.get(*id));
+        slowest(members.map(|member| (member.join.machine.as_str(), &member.stats)))
+    }
+
+    /// Whether one of these workers has a use for that.
+    pub fn await_link(&self, workers: &BTreeMap<Rank, MemberId>) -> bool {
+        workers.values().filter_map(|id| self.get(*id)).any(|member| awaits_link(&member.stats))
     }
 
     /// The longest wait that these workers ask for.

@@ -13,6 +13,7 @@ mod admission;
 mod agreement;
 mod io;
 mod job;
+mod links;
 mod members;
 mod outbox;
 mod overview;

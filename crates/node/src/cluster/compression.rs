@@ -72,7 +72,7 @@ impl Knowledge {
     pub(super) fn of(view: &ClusterView) -> Knowledge {
         let speeds = RunSpeeds::clone(&view.speeds);
         let least = speeds.workers.clone().least(&speeds.servers);
-        let links = view.lowest_known_gbps().is_some();
+        let links = view.likely_gbps().is_some();
         Knowledge { links, speeds, least, models: HashMap::new() }
     }
 
@@ -93,7 +93,7 @@ impl Knowledge {
     }
 
     fn times(&self, sizes: Sizes, machines: &[Threads]) -> Result<Compression, PlanError> {
-        let RunSpeeds { workers, servers } = &self.speeds;
+        let RunSpeeds { workers, servers, .. } = &self.speeds;
         let cores = |role: Role, speeds: &Speeds| {
             let own = machines.iter().filter(|(machine, _)| machine.role == role);
             let busy = own.map(|(_, threads)| (*threads).max(1)).min().unwrap_or(1);
@@ -148,6 +148,11 @@ impl Knowledge {
 }
 
 impl Verdict {
+    /// Whether it would be another one if the links were known.
+    pub(crate) fn awaits_link(&self) -> bool {
+        *self == Verdict::Left(Reason::UnknownLinks)
+    }
+
     /// The codec, if one pays.
     pub(crate) fn codec(&self) -> Option<&str> {
         match self {
@@ -185,7 +190,10 @@ impl fmt::Display for Verdict {
         };
         f.write_str("not compressed: ")?;
         f.write_str(match reason {
-            Reason::UnknownLinks => "no link's speed is known; set bandwidth_gbps on every machine",
+            Reason::UnknownLinks => {
+                "no link's speed is known until enough was sent to measure it; or set \
+                 bandwidth_gbps on every machine"
+            }
             Reason::Racks => {
                 "racks add what their machines contribute, which they can only as it is"
             }
@@ -241,6 +249,7 @@ mod tests {
             speeds: Box::new(RunSpeeds {
                 workers: speeds(10_000_000_000),
                 servers: Speeds::default(),
+                link: 0,
             }),
             ..ClusterView::default()
         }
@@ -331,6 +340,11 @@ mod tests {
         let verdict = verdict_of(&view, &[], LARGE);
         assert_eq!(verdict, Verdict::Left(Reason::UnknownLinks));
         assert!(verdict.to_string().contains("set bandwidth_gbps"), "{verdict}");
+        // What the job has measured, unless something is known.
+        view.speeds.link = 125_000_000;
+        assert_eq!(codec_of(&view).as_deref(), Some("int8"));
+        view.speeds.link = 1_250_000_000_000;
+        assert_eq!(codec_of(&view), None);
         view.servers[0].bandwidth_gbps = Some(1.0);
         assert_eq!(codec_of(&view).as_deref(), Some("int8"));
         // On one machine nothing is sent, whatever its link.

@@ -109,7 +109,7 @@ impl Cluster {
         }
         share_what_is_known(&mut sources);
         let epoch = u64::from(view.epoch.0);
-        let assumed_gbps = view.lowest_known_gbps().unwrap_or(UNKNOWN_GBPS);
+        let assumed_gbps = view.likely_gbps().unwrap_or(UNKNOWN_GBPS);
         let whole = Deal::new(epoch, policy, (&sources, &lanes, assumed_gbps), |_| true, false)?;
         let (parts, mut first_lanes) = (HashMap::new(), HashMap::new());
         for (number, lane) in lanes.iter().enumerate() {

@@ -337,7 +337,11 @@ impl EventLoop {
             stats.begun = run.begun_by_tensor();
             stats.refused = run.refused.to_vec();
             stats.choices = run.choices().to_vec();
-            stats.counters.insert("compressed_tensors".to_owned(), run.compressed_tensors());
+            let counts = [
+                ("compressed_tensors", run.compressed_tensors()),
+                ("tensors_awaiting_link", run.tensors_awaiting_link()),
+            ];
+            stats.counters.extend(counts.map(|(name, count)| (name.to_owned(), count)));
         }
         stats
     }

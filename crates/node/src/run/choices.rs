@@ -51,6 +51,14 @@ impl WorkerRun {
         self.table.tensors().iter().filter(|tensor| tensor.coding.now.is_some()).count() as f64
     }
 
+    /// Tensors for which the speed of a link must be known to choose a codec.
+    pub(crate) fn tensors_awaiting_link(&self) -> f64 {
+        let awaits = |tensor: &&Tensor| {
+            tensor.coding.verdict().is_some_and(|(verdict, _)| verdict.awaits_link())
+        };
+        self.table.tensors().iter().filter(awaits).count() as f64
+    }
+
     /// Logs what was chosen since the last time: for a new reason, or for a tensor that had another
     /// codec.
     pub(crate) fn log_choices(&mut self) {

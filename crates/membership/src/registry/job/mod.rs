@@ -582,6 +582,7 @@ impl Job {
         match run.due(now, of, needs_a_server, limit) {
             None => {}
             Some(Due::Plan(why)) => self.replan(context, &why),
+            Some(Due::Renewal(why)) => self.renew(context, &why),
             Some(Due::Failure(why)) => self.fail(context, FatalKind::PeerLost, |_| why.clone()),
         }
     }
@@ -653,16 +654,20 @@ impl Job {
             context.outbox.notify(id, event);
         }
         match renewed {
-            Some(newest) => self.renew(context, newest, &why),
+            Some(newest) => {
+                // The next epoch is newer than any that a member knows.
+                if let Some(run) = &mut self.run {
+                    run.view.epoch = newest;
+                }
+                self.renew(context, &why);
+            }
             None => self.replan(context, &why),
         }
         returning.into_held_back()
     }
 
-    /// Begins an epoch that is newer than any that a member knows.
-    fn renew(&mut self, context: &mut Context<'_>, newest: Epoch, why: &str) {
-        let Some(run) = &mut self.run else { return };
-        run.view.epoch = newest;
+    /// Begins the next epoch, whether or not the servers are others.
+    fn renew(&mut self, context: &mut Context<'_>, why: &str) {
         let wanted = self.wanted(context.members);
         if wanted.is_empty() && self.needs_a_server() {
             // The error says what that means.

@@ -38,8 +38,10 @@ pub(crate) struct Run {
 
 /// What has become due while a run goes on.
 pub(crate) enum Due {
-    /// Another plan, for this reason.
+    /// A plan with other servers, for this reason.
     Plan(String),
+    /// A plan with what is known now, for this reason.
+    Renewal(String),
     /// The end of the job, for this reason.
     Failure(String),
 }
@@ -109,7 +111,12 @@ impl Run {
         let is_starting = self.epochs.phase() == Phase::Starting;
         self.view.epoch = Epoch(self.view.epoch.0 + 1);
         self.view.servers = members.server_views(wanted);
+        let before = self.view.speeds.link;
         self.view.speeds = members.speeds(workers, wanted.iter());
+        if self.view.speeds.link == 0 {
+            // A worker that has come back has not sent enough yet.
+            self.view.speeds.link = before;
+        }
         self.epochs.begin(members.last_tick(), wanted, retired);
         let (epoch, count) = (self.view.epoch, wanted.len());
         info!(job = %self.view.name, %epoch, servers = count, "a new plan: {why}");
@@ -146,6 +153,9 @@ impl Run {
                 _ => format!("servers joined on {hosts}"),
             }));
         }
+        if let Some(why) = self.measured_link(members, present) {
+            return Some(Due::Renewal(why));
+        }
         let overdue = self.epochs.overdue(now, limit, present.keys())?;
         let limit = seconds(limit);
         Some(match overdue {
@@ -158,6 +168,18 @@ impl Run {
                 Due::Plan(format!("the server on {hosts} did not get ready within {limit}"))
             }
         })
+    }
+
+    /// What the links carry, in words, if that is known now for the first time, and workers that
+    /// wait for it know of no link's speed.
+    fn measured_link(&self, members: &Members, present: &Present) -> Option<String> {
+        let is_due = self.epochs.phase() == Phase::Steady
+            && self.view.speeds.link == 0
+            && members.await_link(present)
+            && self.view.lowest_known_gbps().is_none();
+        let link = members.measured_link(present).filter(|_| is_due)?;
+        let gbps = link as f64 * 8e-9;
+        Some(format!("the slowest link carries {gbps:.3} Gb/s, as measured"))
     }
 
     /// A worker comes back with what it knows of the run. The text says how that contradicts what

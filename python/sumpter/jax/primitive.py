@@ -1,0 +1,169 @@
+"""The JAX primitive that every collective is: how it is traced, differentiated, mapped and run.
+
+It has the ordered effect of JAX's own host callbacks: a compiled program runs its collectives in
+the order in which the function called them, one program after the other, and calls outside of
+programs wait for those. All ranks run the same functions, so no two ranks wait in different
+collectives, whatever XLA makes of the programs, and calls without a name are matched by their
+order. None is dropped because nobody uses its result, merged with another, or run twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from sumpter._errors import UnsupportedError
+from sumpter.jax.collective import ALL_GATHER, REDUCE_SCATTER, Collective
+from sumpter.jax.rounds import perform
+
+collective_p = Primitive("sumpter")
+collective_p.multiple_results = True
+
+
+def bind(collective: Collective, arrays: Sequence[Any]) -> list[Any]:
+    """Runs a collective, or adds it to the function that JAX traces."""
+    return collective_p.bind(*arrays, collective=collective)
+
+
+@functools.cache
+def _ordered_effects() -> frozenset[Any]:
+    """What JAX says of a function with an ordered callback."""
+    traced = jax.make_jaxpr(lambda: io_callback(lambda: None, None, ordered=True))()
+    return frozenset(traced.effects)
+
+
+@collective_p.def_impl
+def _run(*arrays: Any, collective: Collective) -> list[Any]:
+    """Without compilation, in the calling thread, after all programs that were begun before."""
+    # What goes wrong with a program is raised where its results are used.
+    with contextlib.suppress(RuntimeError):
+        jax.effects_barrier()
+    results = perform(collective, [np.asarray(array) for array in arrays])
+    return [_placed(result, like) for result, like in zip(results, arrays, strict=True)]
+
+
+def _placed(result: np.ndarray, like: Any) -> Any:
+    """A result on the devices of its array."""
+    if not isinstance(like, jax.Array):
+        return jax.numpy.asarray(result)
+    if result.shape == like.shape:
+        return jax.device_put(result, like.sharding)
+    return jax.device_put(result, next(iter(like.devices())))
+
+
+@collective_p.def_effectful_abstract_eval
+def _abstract(*arrays: Any, collective: Collective) -> tuple[list[Any], frozenset[Any]]:
+    results = [
+        array.update(shape=collective.result_shape(array.shape), weak_type=False)
+        for array in arrays
+    ]
+    return results, _ordered_effects()
+
+
+def _lowered(ctx: Any, *arrays: Any, collective: Collective) -> Any:
+    _check_one_device(ctx.module_context.axis_context)
+
+    def run(*given: Any) -> tuple[np.ndarray, ...]:
+        return tuple(perform(collective, [np.asarray(array) for array in given]))
+
+    if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+        return _by_io_callback(ctx, run, arrays)
+    # As io_callback does, but for a copy of each array that JAX makes for it.
+    (effect,) = _ordered_effects()
+    held = ctx.tokens_in.get(effect)
+    token = held[0] if isinstance(held, tuple) else held
+    results, token, _ = mlir.emit_python_callback(
+        *(ctx, run, token, list(arrays), ctx.avals_in, ctx.avals_out), has_side_effect=True
+    )
+    tokens = mlir.TokenSet({effect: (token,) if isinstance(held, tuple) else token})
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(tokens))
+    return results
+
+
+def _by_io_callback(ctx: Any, run: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """For a program of several devices, which gives the arrays to one of them."""
+    results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
+
+    def call(*given: Any) -> Any:
+        return io_callback(run, results, *given, ordered=True)
+
+    return mlir.lower_fun(call, multiple_results=True)(ctx, *arrays)
+
+
+mlir.register_lowering(collective_p, _lowered)
+
+
+def _check_one_device(context: Any) -> None:
+    """Raises UnsupportedError where a program runs once on each of several local devices."""
+    mesh = getattr(context, "mesh", None)
+    replicas = getattr(getattr(context, "axis_env", None), "nreps", 1)
+    count = getattr(mesh, "size", replicas)
+    if count > 1:
+        raise UnsupportedError(
+            f"a collective inside shard_map or pmap over {count} local devices would be called by "
+            "each of them: reduce over the devices first (jax.lax.psum), and call it outside"
+        )
+
+
+def _batched(
+    arrays: Sequence[Any], axes: Sequence[Any], *, collective: Collective
+) -> tuple[list[Any], list[Any]]:
+    """One collective on all elements of a vmap; rows stay the first dimension."""
+    by_rows = collective.kind in (ALL_GATHER, REDUCE_SCATTER)
+    given, placed = [], []
+    for array, axis in zip(arrays, axes, strict=True):
+        if by_rows and axis is not None:
+            last = array.ndim - 1
+            array, axis = jax.numpy.moveaxis(array, axis, last), last
+        given.append(array)
+        placed.append(axis)
+    return bind(collective, given), placed
+
+
+batching.primitive_batchers[collective_p] = _batched
+
+
+def _differentiated(
+    primals: Sequence[Any], tangents: Sequence[Any], *, collective: Collective
+) -> tuple[list[Any], list[Any]]:
+    results = bind(collective, primals)
+    changed = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+    if changed and not collective.is_linear():
+        raise UnsupportedError(
+            f"{collective.kind} with op={collective.op.name.capitalize()} has no gradient: use Sum "
+            "or Average, or jax.lax.stop_gradient"
+        )
+    # Of those that do not change; only the shape of a result may be another.
+    derived = [
+        None if i in changed else ad.Zero(tangent.aval.update(shape=results[i].shape))
+        for i, tangent in enumerate(tangents)
+    ]
+    if changed:
+        given = [tangents[i] for i in changed]
+        for i, tangent in zip(changed, bind(collective.tangent(changed), given), strict=True):
+            derived[i] = tangent
+    return results, derived
+
+
+ad.primitive_jvps[collective_p] = _differentiated
+
+
+def _transposed(cotangents: Sequence[Any], *arrays: Any, collective: Collective) -> list[Any]:
+    given = [i for i, one in enumerate(cotangents) if not isinstance(one, ad.Zero)]
+    gradients: list[Any] = [ad.Zero(array.aval) for array in arrays]
+    if given:
+        called = collective.transposed(given)
+        for i, one in zip(given, bind(called, [cotangents[i] for i in given]), strict=True):
+            gradients[i] = one
+    return gradients
+
+
+ad.primitive_transposes[collective_p] = _transposed

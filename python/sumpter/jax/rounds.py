@@ -1,0 +1,264 @@
+"""Carries out a call on host memory: begins the rounds of all its arrays, then waits for all.
+
+It blocks, and is called where JAX runs eagerly, or by the program that JAX has compiled. The core
+sees copies only: when a round has failed, queued frames may still refer to its memory, and XLA
+uses its own for something else by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sumpter._arrays import wire_form
+from sumpter._core import membership, names
+from sumpter._core.compression.choice import FLOATS
+from sumpter._core.handles import RoundHandle
+from sumpter._core.names import Identity
+from sumpter._core.process_sets import global_process_set, label, members
+from sumpter._core.reduction import Average
+from sumpter._core.session import Session
+from sumpter._core.tensor import Description
+from sumpter._errors import SumpterError, UnsupportedError
+from sumpter._results import ResultMemory
+from sumpter.jax import collective as kinds
+from sumpter.jax.collective import Collective
+
+_results = ResultMemory()
+
+
+def perform(collective: Collective, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns the results of a call, in new memory, when they are there.
+
+    All arrays' rounds have ended when this raises what went wrong with the first that failed.
+    """
+    session = membership.current()
+    _check_size(collective)
+    if collective.kind == kinds.BARRIER:
+        _barrier(session, collective)
+        return []
+    begun: list[_Begun] = []
+    errors: list[Exception] = []
+    for index, array in enumerate(arrays):
+        try:
+            begun.append(_call_of(session, collective, index, array).begin(array))
+        except (SumpterError, ValueError) as error:
+            errors.append(error)
+    results = []
+    for one in begun:
+        try:
+            for round_ in one.rounds:
+                round_.wait()
+            results.append(one.finish())
+        except SumpterError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def _check_size(collective: Collective) -> None:
+    size = collective.process_set.size()
+    if size != collective.size:
+        raise UnsupportedError(
+            f"the program was compiled for {collective.size} ranks, and there are {size} now: call "
+            "jax.clear_caches() after init() has joined a job of another size"
+        )
+
+
+def _barrier(session: Session, collective: Collective) -> None:
+    process_set = collective.process_set
+    name = "barrier" if collective.name is None else f"barrier.{collective.name}"
+    ranks = None if process_set is global_process_set else members(process_set)
+    session.barrier(name + label(process_set), ranks).wait()
+
+
+class _Begun(NamedTuple):
+    """The rounds of an array, and what makes its result when they are done."""
+
+    rounds: list[RoundHandle]
+    finish: Callable[[], np.ndarray]
+
+
+class _Call:
+    """The calls of one description on arrays of one kind, under one name."""
+
+    def __init__(
+        self, session: Session, collective: Collective, index: int, array: np.ndarray
+    ) -> None:
+        process_set = collective.process_set
+        self.kind, self.op, self.root = collective.kind, collective.op, collective.root
+        self.codec = collective.codecs[index]
+        self.members = members(process_set)
+        self.rank = session.rank
+        self._session = session
+        self._ranks = None if process_set is global_process_set else tuple(self.members)
+        detail = (
+            f"root {self.root}"
+            if self.kind in (kinds.BROADCAST, kinds.REDUCE)
+            else (f"{self.op.value} by {self.codec}" if self.codec else self.op.value)
+        )
+        self._names = names.Operation(
+            session,
+            self.kind,
+            collective.name_of(index),
+            array.dtype.name,
+            array.shape,
+            detail,
+            process_set,
+        )
+
+    def begin(self, array: np.ndarray) -> _Begun:
+        """Starts the rounds of one call."""
+        return _BEGIN[self.kind](self, self._names.next(), array)
+
+    def submit(
+        self,
+        identity: Identity,
+        collective: str,
+        form: tuple[tuple[int, ...], str],
+        send: int,
+        receive: int,
+        keep: object,
+        root: int = 0,
+    ) -> RoundHandle:
+        """Starts one round on memory at two addresses; 0 for what is not needed."""
+        tensors = self._names.tensors
+        tensor = tensors.get(identity.name)
+        if tensor is None:
+            reduces = collective != kinds.BROADCAST
+            described = Description(
+                collective,
+                *form,
+                op=self.op.wire_name if reduces else "sum",
+                root=root,
+                average=reduces and self.averages_in_core(form[1]),
+                ranks=self._ranks,
+                compression=self.codec if collective == kinds.ALL_REDUCE else "",
+            )
+            tensor = tensors[identity.name] = self._session.declare(identity.name, *described)
+        round_ = tensor.submit(send, receive, keep=keep, tag=identity.tag)
+        identity.note(round_)
+        return round_
+
+    def averages_in_core(self, dtype: str) -> bool:
+        """Whether the core divides; integers are divided, and rounded down, afterwards."""
+        return self.op is Average and dtype in FLOATS
+
+    def averaged(self, total: np.ndarray) -> np.ndarray:
+        """The result of a reduction, divided by the number of ranks if the core has not."""
+        if self.op is Average and total.dtype.name not in FLOATS:
+            np.floor_divide(total, len(self.members), out=total)
+        return total
+
+
+def _call_of(session: Session, collective: Collective, index: int, array: np.ndarray) -> _Call:
+    key = (
+        "jax",
+        *(collective.kind, collective.name_of(index), array.dtype, array.shape, collective.op),
+        *(collective.root, collective.process_set, collective.codecs[index]),
+    )
+    call = session.operations.get(key)
+    if call is None:
+        call = session.operations[key] = _Call(session, collective, index, array)
+    return call
+
+
+def _all_reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+    memory = _copy(array)
+    address = memory.ctypes.data
+    form = _reduced_form(memory)
+    round_ = call.submit(identity, kinds.ALL_REDUCE, form, address, address, memory)
+    return _Begun([round_], lambda: call.averaged(memory))
+
+
+def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+    is_root = call.rank == call.root
+    memory = _copy(array) if is_root else _results.empty_like(array)
+    address = memory.ctypes.data
+    round_ = call.submit(
+        identity,
+        *(kinds.BROADCAST, wire_form(memory), address if is_root else 0, address, memory),
+        root=call.root,
+    )
+    return _Begun([round_], lambda: memory)
+
+
+def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+    is_root = call.rank == call.root
+    memory = _copy(array)
+    address = memory.ctypes.data
+    round_ = call.submit(
+        identity,
+        *(kinds.REDUCE, _reduced_form(memory), address, address if is_root else 0, memory),
+        root=call.root,
+    )
+    return _Begun([round_], lambda: memory if is_root else np.zeros_like(memory))
+
+
+def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+    rows, ranks = array.shape[0], call.members
+    result = np.empty((rows * len(ranks), *array.shape[1:]), array.dtype)
+    pieces = result.reshape(len(ranks), *array.shape)
+    own = ranks.index(call.rank)
+    pieces[own] = array
+    rounds = []
+    for root, piece in zip(ranks, pieces, strict=True):
+        address = piece.ctypes.data
+        send = address if root == call.rank else 0
+        form = wire_form(piece)
+        rounds.append(
+            call.submit(
+                identity.part(root), kinds.BROADCAST, form, send, address, result, root=root
+            )
+        )
+
+    def finish() -> np.ndarray:
+        # The transpose of an averaging reduce_scatter.
+        if call.op is Average:
+            np.divide(result, result.dtype.type(len(ranks)), out=result)
+        return result
+
+    return _Begun(rounds, finish)
+
+
+def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+    ranks = call.members
+    source = _copy(array)
+    pieces = source.reshape(len(ranks), array.shape[0] // len(ranks), *array.shape[1:])
+    result = np.empty(pieces.shape[1:], array.dtype)
+    rounds = []
+    for root, piece in zip(ranks, pieces, strict=True):
+        receive = result.ctypes.data if root == call.rank else 0
+        keep, form = (source, result), _reduced_form(piece)
+        rounds.append(
+            call.submit(
+                identity.part(root),
+                *(kinds.REDUCE_SCATTER, form, piece.ctypes.data, receive, keep),
+                root=root,
+            )
+        )
+    return _Begun(rounds, lambda: call.averaged(result))
+
+
+_BEGIN = {
+    kinds.ALL_REDUCE: _all_reduce,
+    kinds.BROADCAST: _broadcast,
+    kinds.REDUCE: _reduce,
+    kinds.ALL_GATHER: _all_gather,
+    kinds.REDUCE_SCATTER: _reduce_scatter,
+}
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    memory = _results.empty_like(array)
+    np.copyto(memory, array)
+    return memory
+
+
+def _reduced_form(array: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Shape and element type for the core: with 0 and 1, a bool's maximum means "any"."""
+    name = array.dtype.name
+    return array.shape, "uint8" if name == "bool" else name

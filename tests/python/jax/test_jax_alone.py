@@ -1,0 +1,88 @@
+"""sumpter.jax in a job of one rank, in the process of the test."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import sumpter
+
+jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
+optax = pytest.importorskip("optax", reason="optax is not installed: pip install 'sumpter[jax]'")
+
+import sumpter.jax as sj  # noqa: E402
+
+
+def gradients_of(params: object) -> object:
+    return jax.tree.map(lambda value: value * 0 + 1, params)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_optimizer_keeps_the_state_and_the_arguments_of_its_own() -> None:
+    params = {"w": np.ones((2, 3), np.float32), "b": np.zeros(3, np.float32)}
+    own = optax.adamw(1e-2)
+    distributed = sj.distribute(own)
+    assert jax.tree.structure(distributed.init(params)) == jax.tree.structure(own.init(params))
+    for called in (lambda function: function, jax.jit):
+        mine, _ = called(distributed.update)(gradients_of(params), own.init(params), params)
+        theirs, _ = own.update(gradients_of(params), own.init(params), params)
+        for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+    # Arguments beyond those of all optimizers reach the one that takes them.
+    by_value = sj.distribute(optax.scale_by_backtracking_linesearch(max_backtracking_steps=3))
+    with pytest.raises(TypeError, match="value"):
+        by_value.update(gradients_of(params), by_value.init(params), params)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_optimizer_works_within_others() -> None:
+    params = np.ones(4, np.float32)
+    accumulating = optax.MultiSteps(sj.distribute(optax.sgd(1.0)), every_k_schedule=2)
+    chained = optax.chain(optax.clip_by_global_norm(1.0), sj.distribute(optax.sgd(1.0)))
+    for optimizer, expected in ((accumulating, 0.0), (chained, -0.5)):
+        update = jax.jit(optimizer.update)
+        updates, _ = update(gradients_of(params), optimizer.init(params), params)
+        np.testing.assert_allclose(updates, np.full(4, expected), atol=1e-6)
+
+
+@pytest.mark.usefixtures("alone")
+def test_only_large_matrices_are_compressed(caplog: pytest.LogCaptureFixture) -> None:
+    params = {"bias": np.zeros(3, np.float32), "weights": np.zeros((300, 300), np.float32)}
+    with caplog.at_level(logging.INFO, logger="sumpter"):
+        optimizer = sj.distribute(optax.sgd(1.0), compression="int8")
+        optimizer.update(params, optimizer.init(params), params)
+    assert "1 of 2 gradients are left as they are" in caplog.text
+    assert "bias" in caplog.text and "/weights" not in caplog.text
+    names = {
+        tensor.name: tensor.description.compression
+        for tensor in sumpter._core.membership.current().declared()
+    }
+    assert names["all_reduce.gradients/weights"].startswith("int8")
+    assert names["all_reduce.gradients/bias"] == ""
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("compression", ["powersgd", "powersgd:rank=2"])
+def test_a_codec_of_whole_matrices_is_refused(compression: str) -> None:
+    optimizer = sj.distribute(optax.sgd(1.0), compression=compression)
+    with pytest.raises(sj.ConfigError, match="powersgd.*sumpter.torch"):
+        optimizer.update(np.ones((3, 3)), optimizer.init(np.ones((3, 3))))
+
+
+def test_a_program_of_another_jobs_size_says_so(
+    unlaunched: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = jax.jit(lambda x: sj.all_gather(x))
+    sj.init()
+    try:
+        function(np.ones(3)).block_until_ready()
+        with monkeypatch.context() as patch:
+            patch.setattr(sumpter._core.membership.current(), "world_size", 2)
+            with pytest.raises(Exception, match="compiled for 1 ranks.*there are 2.*clear_caches"):
+                function(np.ones(3)).block_until_ready()
+    finally:
+        sj.shutdown()
+    with pytest.raises(sj.NotInitializedError, match="init"):
+        sj.all_reduce(np.ones(3))

@@ -1,0 +1,74 @@
+"""sumpter.jax: collectives inside and outside of jit, their gradients, and failures."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from jobs import FINDS_MISMATCHES_S, Job
+
+pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
+
+
+def test_collectives_are_numpys(make_job: Callable[..., Job]) -> None:
+    make_job(4, 1, deterministic=True).start("jax_collectives.py").finish()
+
+
+def test_gradients_are_those_of_the_whole_jobs_loss(make_job: Callable[..., Job]) -> None:
+    make_job(2).start("jax_gradients.py").finish()
+
+
+def trained(job: Job, killed: tuple[str, ...] = ()) -> np.ndarray:
+    """The parameters after training, the same on all ranks."""
+    job.start("jax_training.py", *killed).finish()
+    results = [job.result(rank) for rank in range(job.ranks)]
+    assert results == results[:1] * job.ranks, "ranks have other parameters"
+    return np.frombuffer(results[0])
+
+
+def test_ranks_train_as_one_process_does(make_job: Callable[..., Job]) -> None:
+    alone, two = trained(make_job(1)), trained(make_job(2, 1))
+    four = trained(make_job(4, deterministic=True))
+    for found in (two, four):
+        np.testing.assert_allclose(found, alone, rtol=1e-9, atol=1e-11)
+    # The same bytes with servers, which are killed meanwhile.
+    job = make_job(4, 2, deterministic=True)
+    killed = trained(job, tuple(str(job.server_pid(index)) for index in range(2)))
+    assert killed.tobytes() == four.tobytes()
+
+
+def test_a_rank_killed_inside_jit_is_named_to_the_others(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, 1).start("jax_peer_dies.py")
+    assert job.exit_code(2) == -signal.SIGKILL
+    assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("a survivor failed")
+
+
+def test_calls_that_differ_inside_jit_are_named_on_all_ranks(make_job: Callable[..., Job]) -> None:
+    make_job(2, peer_timeout_s=FINDS_MISMATCHES_S).start("jax_mismatch.py").finish()
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (
+            "import sys; sys.modules['jax'] = None",
+            "sumpter.jax needs jax, which is not installed: pip install 'sumpter[jax]'",
+        ),
+        (
+            "import jax; jax.__version__, jax.__version_info__ = '0.4.20', (0, 4, 20)",
+            "sumpter.jax needs jax 0.4.35 or newer, and 0.4.20 is installed: "
+            "pip install --upgrade 'sumpter[jax]'",
+        ),
+    ],
+    ids=["none", "old"],
+)
+def test_without_a_jax_that_fits_the_import_says_what_to_install(without: str, said: str) -> None:
+    script = f"{without}; import sumpter.jax"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == f"ImportError: {said}"

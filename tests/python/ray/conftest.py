@@ -1,0 +1,36 @@
+"""A Ray cluster of three nodes on this machine: the real daemons, on its own address."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+NODES = 3
+_MEMORY_BYTES = 100 << 20
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a cluster in which each node has one CPU, and this process is its driver."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # Sockets lie in it, whose paths are short by the system's rules.
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    of_node = {"num_cpus": 1, "object_store_memory": _MEMORY_BYTES}
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={**of_node, "include_dashboard": False, "temp_dir": folder},
+    )
+    try:
+        for _ in range(NODES - 1):
+            made.add_node(**of_node)
+        ray.init(address=made.address)
+        yield made.address
+    finally:
+        ray.shutdown()
+        made.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
