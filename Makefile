@@ -17,7 +17,25 @@ PIP_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-emit-index-url
 # For lints of the seam; maturin sets the same.
 export PYO3_PYTHON := $(abspath $(BIN)/python)
-STATIC_TARGET := $(shell uname -m)-unknown-linux-gnu
+# What `make server`, and each of what `make wheel`, is for: x86_64 or aarch64. Another machine than
+# this one needs `rustup target add` and a cross compiler (Debian's gcc-aarch64-linux-gnu).
+MACHINE := $(shell uname -m)
+ARCH ?= $(MACHINE)
+ARCHS ?= $(ARCH)
+STATIC_TARGET = $(ARCH)-unknown-linux-gnu
+CROSS_LINKER = $(if $(filter-out $(MACHINE),$(ARCH)),CARGO_TARGET_$(shell echo $(ARCH) \
+	| tr a-z A-Z)_UNKNOWN_LINUX_GNU_LINKER=$(ARCH)-linux-gnu-gcc)
+# Of the binary that runs anywhere; the same for `server` and `wheel`, so that it is compiled once.
+STATIC = CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
+	RUSTFLAGS="-C target-feature=+crt-static" $(CROSS_LINKER)
+RELEASE := $(TOOLS)/release
+DIST := target/dist
+# Which images `make images` builds, and what the worker's is made from: an image, or a Debian of a
+# suite.
+IMAGES ?= server worker
+WORKER_BASE ?=
+WORKER_DEBIAN ?=
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 	$(shell find crates lab/crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml)
 
@@ -25,7 +43,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools sim mutants sanitize fuzz matrix wheel-check ray-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel wheel-check matrix release images ray-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -60,11 +78,15 @@ test-rust: setup
 	cargo test --release --locked --workspace
 	cargo test --release --locked --workspace $(addprefix --bench ,$(BENCHES)) -- --test
 
-test-python: setup kubernetes-tools
+test-python: setup kubernetes-tools workflow-tools
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 kubernetes-tools: setup ## Fetch Helm and the schemas that the tests of deploy/ need, once.
 	@$(BIN)/python tests/kubernetes/tools.py $(TOOLS)/kubernetes
+
+workflow-tools: ## Fetch the linter of .github/workflows, once; its test is skipped without.
+	@test -x $(TOOLS)/bin/actionlint || GOBIN=$(TOOLS)/bin go install $(ACTIONLINT) \
+		|| echo "MISSING actionlint: \`go\` cannot install it; its test will be skipped" >&2
 
 sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \
@@ -87,11 +109,37 @@ fuzz: $(TOOLS)/bin/cargo-fuzz ## Fuzz every decoder for FUZZ_SECONDS each, as ma
 			&& echo "{}: $$(grep ^Done target/fuzz/{}.log)" \
 			|| { cat target/fuzz/{}.log; exit 255; }'
 
-matrix: setup ## Try one wheel on every Python at hand, with an old and the newest PyTorch.
-	$(BIN)/python tests/matrix/matrix.py
+$(RELEASE)/.installed: requirements/release.txt | $(VENV)/.created
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --require-hashes -r requirements/release.txt
+	@touch $@
 
-wheel-check: setup ## Try the product's wheel in an environment without optional dependencies.
-	$(BIN)/python tests/wheel/wheel.py
+wheel: $(RELEASE)/.installed ## Build wheels, source distributions and lists of crates in target/dist.
+	rm -rf target/wheel/server
+	for arch in $(ARCHS); do \
+		$(MAKE) --no-print-directory server-wheel ARCH=$$arch || exit 1; \
+	done
+	$(RELEASE)/bin/python deploy/release/wheels.py --servers target/wheel/server/*.whl
+
+server-wheel: $(RELEASE)/.installed
+	$(STATIC) $(RELEASE)/bin/maturin build --release --locked --auditwheel skip \
+		--target $(STATIC_TARGET) --manifest-path crates/server/Cargo.toml --out target/wheel/server
+
+wheel-check: wheel $(VENV)/.dependencies ## Install the packages in empty environments, and use them.
+	$(BIN)/python tests/wheel/wheel.py $(DIST)
+
+matrix: wheel $(VENV)/.dependencies ## Try the wheel on every Python at hand, with an old and a new PyTorch.
+	$(BIN)/python tests/matrix/matrix.py --wheel $(DIST)/sumpter-*_$(MACHINE).whl
+
+release: $(RELEASE)/.installed ## All of a release but the upload; REHEARSAL=1 does not ask for a tag.
+	$(RELEASE)/bin/python deploy/release/release.py check $(if $(REHEARSAL),--rehearsal)
+	$(MAKE) --no-print-directory wheel
+	$(RELEASE)/bin/python deploy/release/release.py finish
+
+images: server $(RELEASE)/.installed $(if $(filter worker,$(IMAGES)),wheel) ## Build container images in target/images.
+	$(RELEASE)/bin/python deploy/release/images.py $(IMAGES) \
+		$(if $(WORKER_BASE),--base $(WORKER_BASE)) \
+		$(if $(WORKER_DEBIAN),--debian $(WORKER_DEBIAN))
 
 ray-check: setup ## Install Ray into .venv, and run the tests that need it.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/ray.txt
@@ -118,9 +166,7 @@ site-links: setup ## Ask every other host that the documentation links (needs th
 	$(BIN)/python docs/site/build.py target/site-links --external
 
 server: ## Build the static sumpter-server, which needs no Python.
-	CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
-		RUSTFLAGS="-C target-feature=+crt-static" \
-		cargo build --release --locked --target $(STATIC_TARGET) -p sumpter-server
+	$(STATIC) cargo build --release --locked --target $(STATIC_TARGET) -p sumpter-server
 	@ldd $(or $(CARGO_TARGET_DIR),target)/$(STATIC_TARGET)/release/sumpter-server 2>&1 \
 		| grep -E 'static|not a dynamic'
 
@@ -141,7 +187,9 @@ check: setup ## Formatting, lints, and the stubs against the compiled modules.
 lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.toml.
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in
 	$(PIP_COMPILE) requirements/uv.in -o requirements/uv.txt
-	$(PIP_COMPILE) requirements/dev.in -o requirements/dev.txt
+	for name in dev release worker; do \
+		$(PIP_COMPILE) requirements/$$name.in -o requirements/$$name.txt || exit 1; \
+	done
 	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/ray.in -o requirements/ray.txt
 	cargo update --workspace
 

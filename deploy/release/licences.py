@@ -8,6 +8,7 @@ file; one that has none is listed with the licence that it declares.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -45,6 +46,7 @@ def allowed() -> set[str]:
     return set(tomllib.loads((HERE / "deny.toml").read_text())["licenses"]["allow"])
 
 
+@functools.cache
 def crates(root: Path = ROOT) -> list[Crate]:
     """What the released packages consist of, apart from the project's own crates."""
     command = ("cargo", "metadata", "--format-version=1", "--locked", f"--filter-platform={TARGET}")

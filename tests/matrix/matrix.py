@@ -1,11 +1,13 @@
-"""Tries one abi3 wheel on every Python at hand with a new and an old PyTorch, and prints a table.
+"""Tries the wheel on every Python at hand with a new and an old PyTorch, and prints a table.
 
-    python tests/matrix/matrix.py                     # or: make matrix
-    python tests/matrix/matrix.py --pythons 3.12,3.13 --torches 2.15.0,2.14.0
+    python tests/matrix/matrix.py --wheel FILE        # or: make matrix
+    python tests/matrix/matrix.py --wheel FILE --pythons 3.12,3.13 --torches newest,2.14.0
 
 Each cell is an environment of its own: the wheel and that torch are installed from the configured
-registry, then two ranks run the fronts and the backend on the loopback interface. A Python or a
-torch that cannot be had is a row that says why. The exit code is 1 if any cell failed.
+registry, then two ranks run the fronts and the backend on the loopback interface, and the first
+example of the README runs as it is printed there. `newest` is what `pip install sumpter[torch]`
+gives. A Python or a torch that cannot be had is a row that says why. The exit code is 1 if any cell
+failed.
 
 The registry's builds of torch for Linux on x86-64 bring CUDA's libraries, 3 to 5 GB unpacked for
 each torch, which uv keeps in its cache and links into the environments. Set UV_CACHE_DIR to a
@@ -25,6 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "python" / "support"))
+
+from documents import fences  # noqa: E402 - the path above leads there
+
 SMOKE = Path(__file__).resolve().parent
 
 # The oldest that the wheel is made for, and some that do not exist yet, so that none is forgotten.
@@ -58,8 +64,7 @@ class Cell:
 def main() -> int:
     options = parse()
     with tempfile.TemporaryDirectory(prefix="sumpter-matrix-", dir=options.folder) as name:
-        folder = Path(name)
-        wheel = options.wheel or build_wheel(folder)
+        folder, wheel = Path(name), options.wheel.resolve()
         print(f"wheel: {wheel.name}", flush=True)
         cells = []
         for python in options.pythons.split(","):
@@ -77,17 +82,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--install", action="store_true", help="let uv install the Pythons that are missing"
     )
-    parser.add_argument("--wheel", metavar="FILE", type=Path, help="test this instead of building")
+    parser.add_argument("--wheel", metavar="FILE", type=Path, required=True)
     parser.add_argument("--folder", metavar="DIR", type=Path, help="where to make environments")
     return parser.parse_args()
-
-
-def build_wheel(folder: Path) -> Path:
-    """Builds the wheel that all cells install."""
-    command = [tool("maturin"), "build", "--release", "--locked", "--out", str(folder / "wheel")]
-    run(command, INSTALL_S)
-    (wheel,) = (folder / "wheel").glob("*.whl")
-    return wheel
 
 
 def try_python(folder: Path, wheel: Path, version: str, torches: list[str]) -> list[Cell]:
@@ -141,7 +138,9 @@ def install(environment: Path, wheel: Path, interpreter: str, cell: Cell) -> Non
     step(cell, "wheel", [uv, "pip", "install", "--quiet", "--python", python, str(wheel)])
     if cell.torch == "none" or cell.failed:
         return
-    wanted = "torch" if cell.torch == "newest" else f"torch=={cell.torch}"
+    wanted = f"sumpter[torch] @ {wheel.as_uri()}"
+    if cell.torch != "newest":
+        wanted = f"torch=={cell.torch}"
     command = [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python]
     try:
         run([*command, wanted], INSTALL_S)
@@ -165,6 +164,21 @@ def smoke(environment: Path, cell: Cell) -> None:
             script = SMOKE / f"smoke_{what.removesuffix('s')}.py"
             command = [sumpter, "run", "-n", "2", "--", python, str(script)]
             step(cell, what, command)
+        if cell.results["backend"] == "ok":
+            folder = environment / "readme"
+            folder.mkdir()
+            (folder / "page.sh").write_text(readme_example())
+            activate = f"cd {folder} && . {environment}/bin/activate && bash -euo pipefail page.sh"
+            step(cell, "readme", ["bash", "-c", activate])
+
+
+def readme_example() -> str:
+    """The README's first example as a script: the file it shows, and the commands below it."""
+    shown = fences(ROOT / "README.md")
+    first = next(i for i, fence in enumerate(shown) if "file" in fence.marks)
+    name, script, commands = shown[first].marks["file"], shown[first].text, shown[first + 1]
+    assert commands.language == "sh" and name in commands.text, commands.place
+    return f"cat > {name} <<'END'\n{script}END\n{commands.text}"
 
 
 def step(cell: Cell, what: str, command: list[str]) -> None:
@@ -201,7 +215,7 @@ def tool(name: str) -> str:
 
 
 def print_table(cells: list[Cell]) -> None:
-    columns = ["numpy", "wheel", "doctor", "fronts", "backend", "seconds"]
+    columns = ["numpy", "wheel", "doctor", "fronts", "backend", "readme", "seconds"]
     print("\n| Python | torch | " + " | ".join(columns) + " |")
     print("|---|---|" + "---|" * len(columns))
     for cell in cells:

@@ -1,15 +1,17 @@
-"""Builds the product's wheel and tries it in an environment with its own dependencies only.
+"""Installs what `make wheel` has built in environments with its own dependencies only, and uses it.
 
-    python tests/wheel/wheel.py
+    python tests/wheel/wheel.py target/dist      # or: make wheel-check
 
 What needs torch, JAX, matplotlib, plotly or Jinja2 must not be in the way of what does not:
 planning, the checks of a machine, servers, and a job of NumPy arrays. The laboratory's commands say
-how to install it.
+how to install it, and are there when its wheel is. The source distribution is built as an installer
+does it, in an environment of its own, which takes minutes.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -59,22 +61,49 @@ def tries(python: str, script: Path) -> list[Try]:
     ]
 
 
+def of_the_wheel(python: str) -> list[Try]:
+    """What only the wheel has: the static server."""
+    program = str(Path(python).with_name("sumpter-server"))
+    return [
+        Try((program, "--version"), 0, "sumpter-server"),
+        Try((program, "serve", "--help"), 0, "--join"),
+        Try((program, "health"), 2, "--metrics-port"),
+    ]
+
+
 def main() -> int:
-    """Builds, installs and tries; the number of commands that failed."""
+    """Installs and tries; 1 if a command has failed."""
+    if len(sys.argv) != 2 or not (dist := Path(sys.argv[1]).resolve()).is_dir():
+        print("give the folder of packages, target/dist: `make wheel`", file=sys.stderr)
+        return 2
+    here = f"*_{platform.machine()}.whl"
+    (wheel,), (source,) = dist.glob(f"sumpter-{here}"), dist.glob("sumpter-*.tar.gz")
+    (laboratory,) = dist.glob(f"sumpter_lab-{here}")
+    failed = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build = [str(TOOLS / "maturin"), "build", "--quiet", "--release", "--locked"]
-        subprocess.run([*build, "--out", str(folder)], cwd=ROOT, check=True)
-        (wheel,) = folder.glob("*.whl")
-        uv, environment = str(TOOLS / "uv"), folder / "environment"
-        python = str(environment / "bin" / "python")
-        made = [uv, "venv", "--quiet", "--python", sys.executable, str(environment)]
-        subprocess.run(made, check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", python, str(wheel)]
-        subprocess.run(install, check=True)
         script = folder / "sums.py"
         script.write_text(TRAIN)
-        return sum(not works(one, folder) for one in tries(python, script))
+        for package in (wheel, source):
+            print(package.name, flush=True)
+            python = environment(folder / package.suffix.strip("."), package)
+            wanted = tries(python, script) + (of_the_wheel(python) if package is wheel else [])
+            failed += sum(not works(one, folder) for one in wanted)
+        print(laboratory.name, flush=True)
+        python = environment(folder / "laboratory", wheel, laboratory)
+        emulate = (python, "-m", "sumpter", "bench", "emulate", "--help")
+        failed += not works(Try(emulate, 0, "--workers"), folder)
+    return 1 if failed else 0
+
+
+def environment(folder: Path, *packages: Path) -> str:
+    """The Python of an environment of its own, in which packages are installed."""
+    uv, python = str(TOOLS / "uv"), str(folder / "bin" / "python")
+    made = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
+    subprocess.run(made, check=True)
+    install = [uv, "pip", "install", "--quiet", "--python", python]
+    subprocess.run([*install, *map(str, packages)], check=True)
+    return python
 
 
 def works(one: Try, folder: Path) -> bool:

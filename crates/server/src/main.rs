@@ -8,6 +8,7 @@
 //! is done.
 #![forbid(unsafe_code)]
 
+mod health;
 mod options;
 
 use std::io::IsTerminal;
@@ -22,6 +23,7 @@ use sumpter_config::{Config, ConfigError};
 use sumpter_node::NodeError;
 use tracing_subscriber::EnvFilter;
 
+use crate::health::HealthError;
 use crate::options::{Command, Options};
 
 const FAILURE: u8 = 1;
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         Err(Failure::Config(error)) => report(&error, USAGE),
         Err(Failure::Node(error)) => report(&error, FAILURE),
         Err(Failure::Signals(error)) => report(&error, FAILURE),
+        Err(Failure::Health(error @ HealthError::NoPort)) => report(&error, USAGE),
+        Err(Failure::Health(error)) => report(&error, FAILURE),
     }
 }
 
@@ -41,6 +45,7 @@ enum Failure {
     Config(ConfigError),
     Node(NodeError),
     Signals(std::io::Error),
+    Health(HealthError),
 }
 
 /// Runs a role until its work is done, or until a signal, which is the answer.
@@ -60,6 +65,9 @@ fn run(command: &Command) -> Result<Option<u8>, Failure> {
         Command::Serve(_) => sumpter_node::serve(&config, &mut interrupted),
         Command::Coordinator(options) => {
             sumpter_node::run_coordinator(&options.listen, &config, &mut interrupted)
+        }
+        Command::Health(_) => {
+            return health::check(config.metrics()).map(|()| None).map_err(Failure::Health);
         }
     };
     done.map_err(Failure::Node)?;

@@ -23,6 +23,10 @@ pub enum Command {
     #[command(after_help = "Example: sumpter-server coordinator --listen 0.0.0.0:7700 \
                       --token-file job.token")]
     Coordinator(Coordinator),
+    /// Tell whether a coordinator or server on this machine answers at its metrics port, by the
+    /// exit code; the health check of containers.
+    #[command(after_help = "Example: sumpter-server health --metrics-port 9464")]
+    Health(Health),
 }
 
 #[derive(Debug, Args)]
@@ -65,6 +69,16 @@ pub struct Coordinator {
 }
 
 #[derive(Debug, Args)]
+pub struct Health {
+    /// The metrics port of the process [default: SUMPTER_METRICS_PORT]
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<String>,
+    /// Any setting by its name, such as metrics_address=10.0.0.1; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
 struct Common {
     /// The job's token; anyone on this machine can read it in `ps`: prefer the environment
     /// variable SUMPTER_TOKEN or --token-file
@@ -81,12 +95,16 @@ struct Common {
 impl Command {
     /// The options as names and texts of settings, which the settings table checks.
     pub fn settings(&self) -> Vec<(String, String)> {
-        let (mut settings, common) = match self {
+        let (mut settings, common): (Vec<_>, _) = match self {
             Self::Serve(options) => (options.settings(), &options.common),
             Self::Coordinator(options) => {
                 let tenants = given("tenants", options.tenants.as_ref());
                 let metrics = given("metrics_port", options.metrics_port.as_ref());
                 (tenants.into_iter().chain(metrics).collect(), &options.common)
+            }
+            Self::Health(options) => {
+                let port = given("metrics_port", options.metrics_port.as_ref());
+                return port.into_iter().chain(options.set.iter().cloned()).collect();
             }
         };
         let file = common.token_file.as_ref().map(|path| path.to_string_lossy().into_owned());
@@ -151,6 +169,14 @@ mod tests {
         assert_eq!(names, expected);
         let known = |name: &String| sumpter_config::SETTINGS.iter().any(|row| row.name == name);
         assert!(names.iter().all(known));
+    }
+
+    #[test]
+    fn health_asks_where_serve_would_answer() {
+        let line = "sumpter-server health --metrics-port 9464 --set metrics_address=10.0.0.1";
+        let pairs = [("metrics_port", "9464"), ("metrics_address", "10.0.0.1")];
+        let expected = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(settings(line).unwrap(), expected);
     }
 
     #[test]
