@@ -11,6 +11,7 @@ use sumpter_observe::{
 
 use crate::error::NodeError;
 use crate::join::access;
+use crate::run::choices::line;
 
 /// What was written to a trace's file.
 #[derive(Clone, Debug)]
@@ -47,7 +48,11 @@ pub fn trace(
     let (mut members, clockworks): (Vec<_>, Vec<_>) = members.into_iter().unzip();
     let clocks = tighten(&mut members, &clockworks);
     let run = format!("{}/{:016x}", traces.job, traces.run);
-    let trace = build(&run, &members, &traces.tensors, steps)?;
+    let mut trace = build(&run, &members, &traces.tensors, steps)?;
+    let job = Some(traces.job.as_str());
+    let report = sumpter_coordinator::status(coordinator, &token, tls.as_ref(), job)?;
+    let choices = report.jobs.iter().filter(|job| job.name == traces.job);
+    trace.remarks = choices.flat_map(|job| &job.compression).map(line).collect();
     std::fs::write(path, observe::write(&trace))
         .map_err(|source| NodeError::TraceFile { path: path.to_owned(), source })?;
     Ok(TraceSummary {

@@ -81,6 +81,8 @@ pub struct Trace {
     pub processes: Vec<(String, f64)>,
     /// In the order in which they began.
     pub slices: Vec<Slice>,
+    /// Lines about the run, for people.
+    pub remarks: Vec<String>,
 }
 
 /// Makes a trace of the last `count` steps that are complete on every worker. `tensors` are the
@@ -117,7 +119,7 @@ pub fn build(
     let mut slices: Vec<Slice> = slices.into_iter().map(|raw| raw.on(origin)).collect();
     slices.sort_by_key(|slice| (slice.begin_ns, slice.process, slice.activity));
     let processes = members.iter().map(|m| (m.process.clone(), m.clock.error_ns / 1e9));
-    Ok(Trace { run: run.to_owned(), processes: processes.collect(), slices })
+    Ok(Trace { run: run.to_owned(), processes: processes.collect(), slices, remarks: Vec::new() })
 }
 
 /// A slice whose times are those of the coordinator's clock.

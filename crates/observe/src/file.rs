@@ -2,7 +2,7 @@
 //! through its sum and back.
 //!
 //! The first event says that the file is one of Sumpter's, of which version and run, how far each
-//! clock may be off, and how many slices follow.
+//! clock may be off, how many slices follow, and remarks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -24,6 +24,8 @@ pub const VERSION: u64 = 1;
 const HEAD: &str = "sumpter.trace";
 /// What precedes a process's name in the head.
 const CLOCK_ERROR: &str = "clock_error_s/";
+/// What precedes a remark's number in the head.
+const REMARK: &str = "remark/";
 /// Clocks that may be further apart do not order events.
 const MAX_CLOCK_ERROR_S: f64 = 60.0;
 
@@ -68,6 +70,10 @@ fn head(trace: &Trace) -> TracePacket {
     debug_annotations.extend(clocks.map(|(process, error_s)| {
         DebugAnnotation::real(&format!("{CLOCK_ERROR}{process}"), *error_s)
     }));
+    let remarks = trace.remarks.iter().enumerate();
+    debug_annotations.extend(
+        remarks.map(|(number, line)| DebugAnnotation::text(&format!("{REMARK}{number}"), line)),
+    );
     let event = TrackEvent {
         debug_annotations,
         r#type: Some(INSTANT),
@@ -184,7 +190,8 @@ pub fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         return Err(wrong("version", format!("it is {version}, expected {VERSION}{advice}")));
     }
     let run = notes.text("run").ok_or_else(|| wrong("run", "missing; expected a text".into()))?;
-    let mut found = Trace { run, ..Trace::default() };
+    let remarks = (0..).map_while(|number| notes.text(&format!("{REMARK}{number}"))).collect();
+    let mut found = Trace { run, remarks, ..Trace::default() };
     let rows = describe(&trace.packet, &notes, &mut found).map_err(|p| wrong("tracks", p))?;
     let count = notes.number("slices").unwrap_or(0);
     found.slices = slices(&trace.packet, &rows).map_err(|problem| wrong("slices", problem))?;
@@ -354,7 +361,8 @@ mod tests {
 
     fn trace(slices: Vec<Slice>) -> Trace {
         let processes = vec![("rank 0 on a".to_owned(), 0.0), ("server 1 on b".to_owned(), 2e-5)];
-        Trace { run: "00ff".to_owned(), processes, slices }
+        let remarks = vec!["something of note".to_owned(), String::new()];
+        Trace { run: "00ff".to_owned(), processes, slices, remarks }
     }
 
     proptest! {

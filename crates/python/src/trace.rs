@@ -62,7 +62,12 @@ pub fn read_trace(py: Python<'_>, bytes: &[u8]) -> PyResult<String> {
         };
         let slices: Vec<_> = trace.slices.iter().map(slice).collect();
         let clocks: HashMap<_, _> = trace.processes.iter().cloned().collect();
-        Ok(json!({"run": trace.run, "slices": slices, "clock_error_s": clocks}))
+        Ok(json!({
+            "run": trace.run,
+            "slices": slices,
+            "clock_error_s": clocks,
+            "remarks": trace.remarks,
+        }))
     };
     let read: Result<_, sumpter_observe::TraceError> = py.detach(read);
     read.map(|json| json.to_string()).map_err(|e| StartError::new_err(e.to_string()))

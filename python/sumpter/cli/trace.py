@@ -82,8 +82,6 @@ def trace(
         _print_summary(json.loads(text), path, wanted)
     if explain:
         _print_explained(path, as_json)
-        if not as_json:
-            _print_compression(settings, json.loads(text)["job"])
 
 
 def _print_summary(summary: dict[str, object], path: Path, wanted: int) -> None:
@@ -127,24 +125,15 @@ def _print_explained(path: Path, as_json: bool) -> None:
     from sumpter.trace import TraceError, explain, read, verdict
 
     try:
-        found = explain(read(path))
+        trace = read(path)
+        found = explain(trace)
     except TraceError as error:
         raise Failure(str(error)) from error
     if as_json:
         typer.echo(json.dumps([_as_dict(one) for one in found], indent=2))
         return
-    for line in verdict(found):
+    for line in (*verdict(found), *trace.remarks):
         typer.echo(line)
-
-
-def _print_compression(settings: dict[str, str], job: str) -> None:
-    """What `auto` has chosen, and why; nothing where nothing is chosen."""
-    from sumpter.launch.status import read_status
-    from sumpter.launch.summary import compression_lines
-
-    for one in read_status(_native.status(settings, job)):
-        for line in compression_lines(one):
-            typer.echo(line)
 
 
 def _as_dict(one: Explanation) -> dict[str, object]:

@@ -44,12 +44,14 @@ class Trace:
     """What the processes of one run did.
 
     `clock_error_s` is, by process, half of the widest uncertainty of its clock against the
-    coordinator's within the trace.
+    coordinator's within the trace. `remarks` are lines about the run: what `compression=auto` had
+    chosen when the trace was made, and why.
     """
 
     run: str
     slices: tuple[Slice, ...]
     clock_error_s: dict[str, float]
+    remarks: tuple[str, ...] = ()
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
@@ -68,4 +70,5 @@ def read(path: str | os.PathLike[str]) -> Trace:
     except _native.StartError as error:
         raise TraceError(f"{path}: {error}") from None
     slices = tuple(Slice(**one | {"flows": tuple(one["flows"])}) for one in content["slices"])
-    return Trace(content["run"], slices, content["clock_error_s"])
+    remarks = tuple(content["remarks"])
+    return Trace(content["run"], slices, content["clock_error_s"], remarks)

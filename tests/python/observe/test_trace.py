@@ -31,7 +31,9 @@ def run(*arguments: str) -> int | str | None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, object]]]:
     """A file of a job of two workers and a server, made while it ran, and what was said of it."""
     folder = tmp_path_factory.mktemp("traced")
-    with Job(folder, 2, 1, partition_bytes="1MiB") as job:
+    # Half of the elements take three quarters of the bytes, and a core longer than copying.
+    choosing = {"compression": "auto:codecs=topk:k=0.5", "bandwidth_gbps": 10_000}
+    with Job(folder, 2, 1, partition_bytes="1MiB", **choosing) as job:
         job.make_pipe("busy")
         job.start("traced.py")
         job.wait_for("busy")
@@ -70,6 +72,17 @@ def test_a_running_job_is_traced_with_all_its_processes(
     partitions = {(one.round, one.tensor, one.partition): one.bytes for one in layers}
     full = [key for key in partitions if key[0] == layers[len(layers) // 2].round]
     assert sum(partitions[key] or 0 for key in full) == 2 * (12 << 20)
+
+
+def test_the_file_says_what_auto_has_chosen(
+    recorded: tuple[Path, dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = recorded
+    (remark,) = trace.read(path).remarks
+    assert remark.startswith("compression auto, 2 tensors of 24.0 MiB: not compressed: ")
+    assert "the cores are the limit (push_pull.layer" in remark
+    assert run("trace", "--read", str(path)) == 0
+    assert remark in capsys.readouterr().out
 
 
 def test_nothing_arrives_before_it_was_sent(recorded: tuple[Path, dict[str, object]]) -> None:

@@ -54,6 +54,8 @@ class Slurm:
     folder: Path
     pods: pods.Cluster
     environment: Mapping[str, str]
+    _login: Pod | None = None
+    _submitted: int = 0
 
     def run(self, *command: str) -> str:
         """What a command prints, run beside the controller."""
@@ -63,8 +65,11 @@ class Slurm:
 
     def _tried(self, *command: str) -> tuple[int, str]:
         """The exit code of a command, and what it prints: while the daemons start, a failure."""
-        pod = self._start(f"login-{len(self.pods.pods)}", *command)
-        return pod.wait(), pod.log()
+        if self._login is None:
+            self._login = self._start("login", *command)
+        else:
+            self.pods.run_again(self._login, *command)
+        return self._login.wait(), self._login.log()
 
     def is_idle(self) -> bool:
         """Whether all nodes wait for jobs."""
@@ -78,7 +83,8 @@ class Slurm:
 
     def submit(self, *arguments: str) -> Path:
         """Submits a job; the file of its output."""
-        output = self.folder / f"job-{len(self.pods.pods)}.log"
+        self._submitted += 1
+        output = self.folder / f"job-{self._submitted}.log"
         output.touch()
         self.run("sbatch", "--output", str(output), "--chdir", str(self.folder), *arguments)
         return output

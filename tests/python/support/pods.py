@@ -59,6 +59,7 @@ class Pod:
     process: subprocess.Popen[bytes]
     container: Resource
     namespace: str = field(repr=False, default="")
+    variables: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     def log(self) -> str:
         """What it has written to standard output and standard error."""
@@ -162,10 +163,16 @@ class Cluster:
         variables = {name: _localised(text, mounts) for name, text in variables.items()}
         command = [*self.programs[words[0]], *words[1:]]
         pod = Pod(name, host or name, address, folder, _run(own, name, command, variables, folder),
-                  container, own)  # fmt: skip
+                  container, own, variables)  # fmt: skip
         self.pods.append(pod)
         self.publish()
         return pod
+
+    def run_again(self, pod: Pod, *command: str) -> None:
+        """Runs a command where another one has ended; the pod's log begins anew."""
+        assert not pod.running()
+        words = [*self.programs[command[0]], *command[1:]]
+        pod.process = _run(pod.namespace, pod.name, words, pod.variables, pod.folder)
 
     def replace(self, pod: Pod) -> None:
         """Takes a pod that has ended off the network: its name and address are gone."""

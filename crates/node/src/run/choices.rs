@@ -87,7 +87,7 @@ impl WorkerRun {
 }
 
 /// A choice in a line of the log.
-fn line(choice: &CodecChoice) -> String {
+pub(crate) fn line(choice: &CodecChoice) -> String {
     let CodecChoice { tensors, bytes, example, reason, .. } = choice;
     let plural = if *tensors == 1 { "" } else { "s" };
     let (size, unit) = match *bytes as f64 / 1024.0 {
