@@ -57,8 +57,11 @@ class Builder:
 
     def save(self, tag: str, file: Path) -> Path:
         """Writes an image as an archive."""
-        file.unlink(missing_ok=True)
-        self._run("push", "--quiet", tag, f"docker-archive:{file}:{tag}")
+        draft = file.with_suffix(".part")
+        draft.unlink(missing_ok=True)
+        self._run("push", "--quiet", tag, f"docker-archive:{draft}:{tag}")
+        # One that is there is whole.
+        draft.rename(file)
         # Those that had the tag before.
         self._run("rmi", "--prune")
         return file
