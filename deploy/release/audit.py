@@ -82,6 +82,11 @@ def symbols(wheel: Wheel) -> list[str]:
         found.append(f"auditwheel cannot read it: {_last(shown)}")
     elif _newer(match[1], wheel.platform):
         found.append(f"it needs {match[1]}, which is newer than its name says: build with zig")
+    if "libgcc_s.so.1" not in shown.stdout:
+        found.append(
+            "its module brings an unwinder of its own, with which Python may crash when it "
+            "ends: link it against libgcc_s, as `make wheel` does"
+        )
     strict = _run("abi3audit", "--strict", str(wheel.path))
     if strict.returncode:
         found.append(f"abi3audit refuses it: {_last(strict)}")

@@ -176,8 +176,20 @@ def compiled(project: Path, machine: str, out: Path, *more: str) -> None:
         *("build", "--release", "--locked", "--zig", "--compatibility", audit.PLATFORM),
         *("--target", f"{machine}-unknown-linux-gnu"),
         *("--target-dir", str(WORK / "cargo"), "--interpreter", python),
-        *("--out", str(out), *more),
+        *("--out", str(out), *more, "--", "-C", f"link-arg={unwinder(machine)}"),
     )
+
+
+def unwinder(machine: str) -> str:
+    """The file of the system's unwinder, libgcc_s, which every machine has.
+
+    zig would put one of its own into the module. Python before 3.14 ends a thread that asks for the
+    interpreter while it goes away by `pthread_exit`, for which glibc unwinds with libgcc_s through
+    the module's frames; with two unwinders, whose contexts differ, that is a segmentation fault.
+    """
+    compiler = "cc" if machine == platform.machine() else f"{machine}-linux-gnu-gcc"
+    command = (compiler, "-print-file-name=libgcc_s.so.1")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def run(folder: Path, *arguments: str) -> None:
