@@ -22,6 +22,7 @@ import licences
 
 PLATFORM = "manylinux_2_28"
 TAG = "cp311-abi3"
+SERVER = "/scripts/sumpter-server"
 TOOLS = ("auditwheel", "abi3audit")
 _NAME = re.compile(r"(?P<name>\w+)-(?P<version>[^-]+)-(?P<tag>\w+-\w+)-(?P<platform>[\w.]+)\.whl")
 _CONSISTENT = re.compile(r'platform\s+tag:\s+"(\w+)"')
@@ -97,8 +98,11 @@ def contents(wheel: Wheel) -> list[str]:
     """What the product's wheel must hold beside the Python package."""
     with zipfile.ZipFile(wheel.path) as archive:
         names = archive.namelist()
-        programs = [archive.read(n) for n in names if n.endswith("/scripts/sumpter-server")]
+        held = [one for one in archive.infolist() if one.filename.endswith(SERVER)]
+        programs = [archive.read(one) for one in held]
     found = []
+    if any(not one.external_attr >> 16 & 0o100 for one in held):
+        found.append("sumpter-server is not executable in it, so that pip would not make it so")
     if not programs:
         found.append("sumpter-server is not in it: build with `make wheel`, not with maturin alone")
     for program in programs:

@@ -164,6 +164,9 @@ def stage(archive: Path, folder: Path, extra: dict[str, bytes], additions: dict[
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_bytes() != content:
             path.write_bytes(content)
+        if name.startswith(f"{DATA}/scripts/"):
+            # pip makes executable what is executable in the wheel.
+            path.chmod(0o755)
     return folder
 
 

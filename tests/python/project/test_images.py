@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -125,8 +126,10 @@ def unpacked(archive: Path, root: Path) -> Image:
                     content.extract(member, root, filter="fully_trusted")
                     held |= {member.name} if member.isfile() else set()
         config = json.load(file(manifest["Config"]))["config"]
-    for place in ("proc", "dev", "tmp"):
+    for place in ("proc", "dev", "tmp", "etc"):
         (root / place).mkdir(exist_ok=True)
+    # A container engine writes it, for every container.
+    (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
     return Image(root, config, frozenset(held))
 
 
@@ -234,6 +237,7 @@ def test_the_workers_image_runs_the_first_example_of_the_readme(
     (image.root / "workspace" / shown[first].marks["file"]).write_text(shown[first].text)
     # A container engine enters the image's working folder; chroot does not.
     commands = f"cd {image.config['WorkingDir']}\nexport HOME=/tmp\n{shown[first + 1].text}"
+    commands += "sumpter-server --version\n"
     containers.append(image.start("bash", "-euo", "pipefail", "-c", commands))
     code = containers[-1].ends()
     assert code == 0, containers[-1].log.read_text()

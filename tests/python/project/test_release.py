@@ -215,7 +215,7 @@ def wheel(
     monkeypatch.setattr(audit, "symbols", lambda _: [])
     crates = [{"name": one.name, "version": one.version} for one in licences.crates()]
 
-    def make(name: str = WHEEL, **replaced: bytes | None) -> Path:
+    def make(name: str = WHEEL, mode: int = 0o755, **replaced: bytes | None) -> Path:
         info = "sumpter-0.1.0.dist-info"
         files = {
             "server": ("sumpter-0.1.0.data/scripts/sumpter-server", program()),
@@ -226,7 +226,9 @@ def wheel(
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             for key, (path, content) in files.items():
                 if (kept := replaced.get(key, content)) is not None:
-                    archive.writestr(path, kept)
+                    entry = zipfile.ZipInfo(path)
+                    entry.external_attr = (mode if key == "server" else 0o644) << 16
+                    archive.writestr(entry, kept)
         return tmp_path / name
 
     return make
@@ -242,6 +244,7 @@ def test_a_complete_wheel_has_no_findings(audit: ModuleType, wheel: Callable[...
         ({"name": WHEEL.replace("2_28", "2_34")}, "its tag is cp311-abi3-manylinux_2_34_x86_64"),
         ({"name": WHEEL.replace("abi3", "cp311")}, "its tag is cp311-cp311"),
         ({"server": None}, "sumpter-server is not in it"),
+        ({"mode": 0o644}, "sumpter-server is not executable"),
         ({"server": program(kinds=(3,))}, "needs a dynamic linker"),
         ({"server": program(machine=183)}, "a program for aarch64"),
         ({"notices": None}, "THIRD-PARTY.txt is not in it"),
