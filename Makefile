@@ -4,7 +4,7 @@
 PYTHON ?= python3
 SEED ?=
 SEEDS ?=
-FUZZ_SECONDS ?= 40
+FUZZ_SECONDS ?= 25
 TEST_JOBS ?= 2
 # Those that criterion runs, once with --test.
 BENCHES := kernels lane placement queue

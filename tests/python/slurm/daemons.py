@@ -91,7 +91,8 @@ class Slurm:
 
     def wait(self, output: Path) -> str:
         """Waits until no job is left; the output of one."""
-        eventually(self._is_empty, output.read_text)
+        queue = ("squeue", "--format=%i %T %r %N")
+        eventually(self._is_empty, lambda: output.read_text() + self._tried(*queue)[1])
         return output.read_text()
 
     def report(self) -> str:
