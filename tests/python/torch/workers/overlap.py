@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sumpter.torch as hvd
 from common import FOLDER, RANK, WORLD_SIZE, announce, join_torch, leave_result, raises, same
-from sumpter._core.tensor import Tensor
-from sumpter.torch.c10d import backend
+from sumpter.torch.c10d import backend, collective
 from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.cross_barrier import CrossBarrier
 
@@ -309,26 +308,18 @@ def check_buckets() -> None:
     """DDP with the hook: later buckets, with the first layers, go first; the same result."""
     given: list[int] = []
 
-    def submit(
-        tensor: Tensor,
-        send: int,
-        receive: int,
-        keep: object,
-        priority: int,
-        *rest: object,
-        **options: object,
+    def reduce(
+        group: collective.Group,
+        kind: str,
+        tensors: list[torch.Tensor],
+        root: int | None,
+        opts: object,
+        priority: int = 0,
     ) -> object:
         given.append(priority)
-        return begin(tensor, send, receive, keep, priority, *rest, **options)
+        return begin(group, kind, tensors, root, opts, priority)
 
-    def again(*call: object) -> object:
-        # A bucket that was reduced before is begun by one native call.
-        made = begin_again(*call)
-        if made is not None:
-            given.append(call[5] if len(call) > 5 else 0)
-        return made
-
-    begin, begin_again = Tensor.submit, backend.reduce_in_place
+    begin = backend.reduce_in_place
     results = []
     for hooked in (True, False):
         layers = [nn.Linear(64, 64) for _ in range(4)]
@@ -342,10 +333,7 @@ def check_buckets() -> None:
         sgd = torch.optim.SGD(parallel.parameters(), lr=0.1)
         for step in range(3):
             given.clear()
-            with (
-                patched(Tensor, "submit", submit),
-                patched(backend, "reduce_in_place", again),
-            ):
+            with patched(backend, "reduce_in_place", reduce):
                 plain_step(parallel, sgd, step)
         # DDP makes its buckets anew after the first step.
         assert len(given) > 2
