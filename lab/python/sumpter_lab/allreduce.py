@@ -4,6 +4,9 @@ Every rank runs this module; rank 0 reports. All ways to sum take turns, so that
 disturbs them alike, and every result is checked. A time is that of the slowest rank; the time until
 a call returns, processor time and context switches, which are steadier, are medians of each rank,
 and of these the mean.
+
+An operation on a device has ended when the device has the result: its time includes what the stream
+still has to do when the call that waits returns.
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ class Spec:
     loads: tuple[Load, ...]
     rounds: int | None  # of each load; by default as many as its size allows
     gloo: bool
+    device: str = "cpu"  # where the tensors are, as torch names it
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,14 @@ class Spent:
 class Ranks:
     """This process' groups: the default one on Sumpter, and one on Gloo beside it."""
 
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+
     def __enter__(self) -> Ranks:
         torch.set_num_threads(1)
+        on_device = self._device != "cpu"
+        if on_device and not torch.get_device_module(self._device).is_available():
+            raise UsageError(f"--device {self._device}: torch sees no such device on this machine")
         try:
             dist.init_process_group("sumpter")
         except ValueError as error:
@@ -104,6 +114,10 @@ class Ranks:
                 f"({error})"
             ) from error
         bps.init()
+        if on_device:
+            # Ranks that are more than a machine's devices share them.
+            module = torch.get_device_module(self._device)
+            module.set_device(bps.local_rank() % module.device_count())
         self.gloo = dist.new_group(backend="gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         return self
@@ -189,7 +203,7 @@ def _measure(ranks: Ranks, asked: Spec, load: Load) -> list[dict[str, Any]]:
                 if index >= lead:
                     spent[name].append(one)
     slowest = {name: ranks.slowest([one.seconds for one in ones]) for name, ones in spent.items()}
-    return [_row(ranks, load, name, slowest) | _costs(ranks, spent[name]) for name in ways]
+    return [_row(ranks, asked, load, name, slowest) | _costs(ranks, spent[name]) for name in ways]
 
 
 def _once(way: Way, number: int) -> Spent:
@@ -208,9 +222,33 @@ def _once(way: Way, number: int) -> Spent:
 
 def _ways(ranks: Ranks, asked: Spec, size: int) -> dict[str, Way]:
     """The ways to sum one tensor of so many bytes."""
-    tensor = torch.zeros(size // 4)
-    payload = Payload(ranks.rank, ranks.size, tensor.numel())
+    tensor = torch.zeros(size // 4, device=asked.device)
+    payload = Payload(ranks.rank, ranks.size, tensor.numel(), device=asked.device)
     name = f"allreduce.{tensor.numel()}"
+    on_host = {} if asked.device != "cpu" else _ways_on_host(tensor, name)
+    begins: dict[str, Callable[[], Finish]] = {
+        **on_host,
+        # The interface of BytePS on a tensor, in place.
+        "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize,
+        "backend": lambda: _without_result(dist.all_reduce(tensor, async_op=True)),
+    }
+    if asked.gloo:
+        begins["gloo"] = lambda: _without_result(
+            dist.all_reduce(tensor, group=ranks.gloo, async_op=True)
+        )
+
+    def check(number: int, result: torch.Tensor | None) -> None:
+        payload.check([tensor if result is None else result], number)
+
+    def prepare(number: int) -> None:
+        payload.fill([tensor], number)
+
+    ways = {name: Way(prepare, begin, check) for name, begin in begins.items()}
+    return {name: _on_device(way, asked.device) for name, way in ways.items()}
+
+
+def _ways_on_host(tensor: torch.Tensor, name: str) -> dict[str, Callable[[], Finish]]:
+    """Those that take addresses and arrays."""
     array, address = tensor.numpy(), tensor.data_ptr()
     session = membership.current()
     declared = session.declare(f"core.{name}", "all_reduce", tensor.shape, "float32")
@@ -226,40 +264,44 @@ def _ways(ranks: Ranks, asked: Spec, size: int) -> dict[str, Way]:
         handle = sumpter.push_pull_async(array, average=False, name=name, out=array)
         return lambda: torch.from_numpy(handle.synchronize())
 
-    begins: dict[str, Callable[[], Finish]] = {
-        "core": core,
-        # The interface of BytePS on a tensor, in place.
-        "push_pull": lambda: bps.push_pull_async_inplace(tensor, False, name).synchronize,
-        "numpy": numpy,
-        # As Gloo: the result is in the array that was given.
-        "numpy-out": numpy_out,
-        "backend": lambda: _without_result(dist.all_reduce(tensor, async_op=True)),
-    }
-    if asked.gloo:
-        begins["gloo"] = lambda: _without_result(
-            dist.all_reduce(tensor, group=ranks.gloo, async_op=True)
-        )
+    # As Gloo with numpy-out: the result is in the array that was given.
+    return {"core": core, "numpy": numpy, "numpy-out": numpy_out}
 
-    def check(number: int, result: torch.Tensor | None) -> None:
-        payload.check([tensor if result is None else result], number)
+
+def _on_device(way: Way, device: str) -> Way:
+    """The way with times from when the device has the contribution until it has the result."""
+    if device == "cpu":
+        return way
+    module = torch.get_device_module(device)
 
     def prepare(number: int) -> None:
-        payload.fill([tensor], number)
+        way.prepare(number)
+        module.synchronize()
 
-    return {name: Way(prepare, begin, check) for name, begin in begins.items()}
+    def begin() -> Finish:
+        finish = way.begin()
+
+        def finished() -> torch.Tensor | None:
+            result = finish()
+            module.current_stream().synchronize()
+            return result
+
+        return finished
+
+    return Way(prepare, begin, way.check)
 
 
 def _ways_of_model(ranks: Ranks, asked: Spec, load: Load) -> dict[str, Way]:
     """The ways to sum the gradients of a model."""
-    payload = Payload(ranks.rank, ranks.size, load.largest_bytes // 4)
-    tensors = [torch.zeros(shape) for shape in load.shapes]
+    payload = Payload(ranks.rank, ranks.size, load.largest_bytes // 4, device=asked.device)
+    tensors = [torch.zeros(shape, device=asked.device) for shape in load.shapes]
     systems: dict[str, System] = {
         "push_pull": PushPull(payload, tensors),
         "ddp": GradientReplay(payload, load.shapes, None),
     }
     if asked.gloo:
         systems["gloo-ddp"] = GradientReplay(payload, load.shapes, ranks.gloo)
-    return {name: _whole(system) for name, system in systems.items()}
+    return {name: _on_device(_whole(system), asked.device) for name, system in systems.items()}
 
 
 def _whole(system: System) -> Way:
@@ -279,13 +321,16 @@ def _without_result(work: dist.Work) -> Finish:
     return finish
 
 
-def _row(ranks: Ranks, load: Load, name: str, times: dict[str, np.ndarray]) -> dict[str, Any]:
+def _row(
+    ranks: Ranks, asked: Spec, load: Load, name: str, times: dict[str, np.ndarray]
+) -> dict[str, Any]:
     low, median, high = (float(value) for value in np.percentile(times[name], (10, 50, 90)))
     peer = "gloo-ddp" if load.name else "gloo"
     gloo = float(np.median(times[peer])) if peer in times else None
     return {
         "workers": ranks.size,
         "machines": _machines(),
+        "device": asked.device,
         "model": load.name or None,
         "bytes": load.bytes,
         "way": name,

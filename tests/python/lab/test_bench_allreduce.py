@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from sumpter._failure import UsageError  # noqa: E402
 from sumpter.cli import main  # noqa: E402
@@ -19,7 +19,7 @@ from sumpter_lab.cli import bench  # noqa: E402
 SUMPTER = (sys.executable, "-m", "sumpter")
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600
-WAYS = ["core", "push_pull", "numpy", "numpy-out", "backend", "gloo"]
+WAYS = ["core", "numpy", "numpy-out", "push_pull", "backend", "gloo"]
 
 
 def test_sizes_grow_by_four_up_to_the_largest() -> None:
@@ -93,10 +93,41 @@ def test_the_gradients_of_a_model_are_summed_by_push_pull_and_by_ddp(
     [
         (("--sizes", "4", "--model", "resnet18"), "--sizes and --model exclude each other"),
         (("--model", "resnet19"), "--model: "),
+        (("--device", "tpu"), "--device tpu: cpu or cuda"),
     ],
 )
-def test_a_model_that_is_none_is_refused(words, expected: str, unlaunched, capsys) -> None:
+def test_what_cannot_be_measured_is_refused(words, expected: str, unlaunched, capsys) -> None:
     with pytest.raises(SystemExit) as exit_info:
         main(["bench", "allreduce", *words])
     assert exit_info.value.code == 2
     assert expected in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_a_device_that_is_not_there_is_refused(unlaunched, capsys) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["bench", "allreduce", "--device", "cuda"])
+    assert exit_info.value.code == 2
+    assert "--device cuda: torch sees no such device" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible")
+@pytest.mark.parametrize(
+    ("words", "ways"),
+    [
+        (("--sizes", "4,9MiB"), ["push_pull", "backend", "gloo"]),
+        (("--model", "resnet18"), ["push_pull", "ddp", "gloo-ddp"]),
+    ],
+)
+def test_tensors_of_a_gpu_are_summed(
+    words: tuple[str, str], ways: list[str], unlaunched, tmp_path: Path
+) -> None:
+    table = tmp_path / "rows.csv"
+    measure = (*SUMPTER, "bench", "allreduce", "--device", "cuda", *words, "--rounds", "3")
+    command = [*SUMPTER, "run", "-n", "2", "--", *measure, "--csv", str(table)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with table.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["way"] for row in rows] == ways * (len(rows) // len(ways))
+    assert {row["device"] for row in rows} == {"cuda"}

@@ -158,6 +158,9 @@ MinBytesOption = Annotated[
 MaxBytesOption = Annotated[
     str, typer.Option("--max-bytes", metavar="SIZE", help="The largest size; steps are of 4 x.")
 ]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="Where the tensors are: cpu or cuda.")
+]
 RepeatOption = Annotated[
     int | None,
     typer.Option(
@@ -336,13 +339,15 @@ def allreduce(
     model: ModelsOption = None,
     rounds: RepeatOption = None,
     peers: PeersOption = "gloo",
+    device: DeviceOption = "cpu",
     as_json: JsonOption = False,
     csv: CsvOption = None,
 ) -> None:
     """Measure latency and goodput on the cluster this is launched on (run, torchrun).
 
     Every rank runs this command; rank 0 prints. Each size goes through push_pull on a tensor and
-    on a NumPy array, through torch.distributed's "sumpter" backend, and through Gloo.
+    on a NumPy array, through torch.distributed's "sumpter" backend, and through Gloo. On a device
+    only tensors are summed, and ranks of one machine share its devices in turn.
     """
 
     check_writable(csv, "--csv")
@@ -357,13 +362,20 @@ def allreduce(
         wanted = [spec.tensor(size) for size in asked]
     if set(_peers(peers)) - {"gloo"}:
         raise UsageError("--peers: bench allreduce measures beside gloo or none")
-    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), as_json, csv)
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device {device}: cpu or cuda")
+    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), device, as_json, csv)
     if rows and as_json:
         typer.echo(json.dumps(rows))
 
 
 def _allreduce(
-    loads: list[Load], rounds: int | None, gloo: bool, as_json: bool, csv: Path | None
+    loads: list[Load],
+    rounds: int | None,
+    gloo: bool,
+    device: str,
+    as_json: bool,
+    csv: Path | None,
 ) -> list[dict[str, Any]]:
     """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
     from sumpter_lab.allreduce import COLUMNS, Ranks, Spec, run
@@ -371,8 +383,8 @@ def _allreduce(
 
     rows: list[dict[str, Any]] = []
     about = record.environment()
-    with Ranks() as ranks:
-        for row in run(ranks, Spec(tuple(loads), rounds, gloo)):
+    with Ranks(device) as ranks:
+        for row in run(ranks, Spec(tuple(loads), rounds, gloo, device)):
             if ranks.rank != 0:
                 continue
             if not as_json:

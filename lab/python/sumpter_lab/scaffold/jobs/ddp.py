@@ -28,7 +28,7 @@ class GradientReplay:
         group: dist.ProcessGroup | None,
     ) -> None:
         self._payload = payload
-        self._module = Replayed(shapes)
+        self._module = Replayed(shapes, device=payload.device)
         # All ranks have the same zeros: a first broadcast of them would only take time.
         self._ddp = DistributedDataParallel(self._module, process_group=group, init_sync=False)
         self._loss: torch.Tensor | None = None
@@ -37,7 +37,7 @@ class GradientReplay:
         for parameter in self._module.parameters():
             parameter.grad = None
         self._payload.fill([self._module.gradients], number)
-        self._loss = self._ddp(torch.zeros((), requires_grad=True))
+        self._loss = self._ddp(torch.zeros((), device=self._payload.device, requires_grad=True))
 
     def run(self) -> None:
         assert self._loss is not None, "prepare() comes first"
@@ -59,12 +59,16 @@ class Replayed(torch.nn.Module):
     """
 
     def __init__(
-        self, shapes: Sequence[tuple[int, ...]], before: Callable[[int], None] | None = None
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        before: Callable[[int], None] | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         self._before = before
-        self.layers = torch.nn.ParameterList(torch.zeros(shape) for shape in shapes)
-        self.gradients = torch.zeros(max(layer.numel() for layer in self.layers))
+        layers = [torch.zeros(shape, device=device) for shape in shapes]
+        self.layers = torch.nn.ParameterList(layers)
+        self.gradients = torch.zeros(max(layer.numel() for layer in layers), device=device)
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
         for index, layer in enumerate(self.layers):

@@ -19,17 +19,23 @@ LOSSY_FACTOR = 4
 
 
 class Payload:
-    """Fills and checks flat f32 tensors of at most `elements` elements."""
+    """Fills and checks flat f32 tensors of at most `elements` elements, all on one device."""
 
     def __init__(
-        self, rank: int, world_size: int, elements: int, compression: str | None = None
+        self,
+        rank: int,
+        world_size: int,
+        elements: int,
+        compression: str | None = None,
+        device: str = "cpu",
     ) -> None:
+        self.device = torch.device(device)
         self._rank = rank
         self._world_size = world_size
         self._is_lossy = compression not in (None, "", "none")
         # Not the remainders of indices: a float32 does not hold those above 2**24.
         period = torch.arange(PERIOD, dtype=torch.float32)
-        self._pattern = period.repeat(-(-elements // PERIOD))[:elements]
+        self._pattern = period.repeat(-(-elements // PERIOD))[:elements].to(self.device)
 
     def fill(self, tensors: list[torch.Tensor], number: int) -> None:
         """Writes this rank's contribution of round `number`."""
@@ -58,7 +64,7 @@ class Payload:
     ) -> None:
         """Raises unless the tensors hold these values over and over, or are close to them; of a
         compressed job, unless they are numbers whose mean can be that of the values."""
-        block = values.repeat(CHECK_ELEMENTS // PERIOD + 2)
+        block = values.repeat(CHECK_ELEMENTS // PERIOD + 2).to(self.device)
         for index, tensor in enumerate(tensors):
             flat = tensor.view(-1)
             for start in range(0, flat.numel(), CHECK_ELEMENTS):
