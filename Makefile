@@ -43,7 +43,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel wheel-check matrix release images ray-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel wheel-check matrix release images ray-check tensorflow-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -145,6 +145,11 @@ ray-check: setup ## Install Ray into .venv, and run the tests that need it.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/ray.txt
 	$(BIN)/python -m pytest tests/python/ray
 
+tensorflow-check: setup ## Install TensorFlow into .venv, and run the tests that need it.
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes \
+		-r requirements/tensorflow.txt
+	$(BIN)/python -m pytest tests/python/tensorflow
+
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
 
@@ -191,6 +196,8 @@ lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.
 		$(PIP_COMPILE) requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/ray.in -o requirements/ray.txt
+	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/tensorflow.in \
+		-o requirements/tensorflow.txt
 	cargo update --workspace
 
 ci: ## Exactly what continuous integration runs.

@@ -10,6 +10,7 @@ EXTRAS = {
     "ray": "sumpter[ray]",
     "jax": "sumpter[jax]",
     "optax": "sumpter[jax]",
+    "tensorflow": "sumpter[tensorflow]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",
