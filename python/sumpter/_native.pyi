@@ -581,7 +581,10 @@ def codec(text: str, *, keeps: bool = True) -> str:
     """
 
 def codec_keeps(text: str) -> tuple[bool, bool]:
-    """Whether a codec keeps from round to round what it leaves out, and whether momentum."""
+    """Whether a codec keeps from round to round what it leaves out, and whether momentum.
+
+    Of `auto`, whether one of those does that it chooses from.
+    """
 
 def codecs() -> list[str]:
     """The names of all codecs."""

@@ -2,7 +2,7 @@
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use sumpter_codec::{CodecError, Key, LowRank as RustLowRank, Scheme};
+use sumpter_codec::{CodecError, Key, LowRank as RustLowRank, Scheme, Spec};
 use sumpter_plan::CodedTensor;
 use sumpter_types::{Dtype, Rank, Round, TensorId};
 
@@ -25,11 +25,13 @@ pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
     Ok(selection.to_string())
 }
 
-/// Whether a codec keeps a residual, and whether momentum; see the stub.
+/// Whether a codec, or one of those to choose from, keeps a residual, and whether momentum; see the
+/// stub.
 #[pyfunction]
 pub fn codec_keeps(text: &str) -> PyResult<(bool, bool)> {
-    let spec = sumpter_node::codecs().parse(text).map_err(from_codec)?;
-    Ok((spec.feedback, spec.momentum.is_some()))
+    let selection = sumpter_node::codecs().select(text).map_err(from_codec)?;
+    let any = |keeps: fn(&Spec) -> bool| selection.specs().iter().any(keeps);
+    Ok((any(|spec| spec.feedback), any(|spec| spec.momentum.is_some())))
 }
 
 /// The names of all codecs.
