@@ -131,12 +131,6 @@ impl Codec {
         self.spec.sum_feedback && !self.sums_encoded()
     }
 
-    /// Whether ranks must agree on the scale of each block before they encode it.
-    #[must_use]
-    pub fn shares_scale(&self) -> bool {
-        matches!(self.format, Format::SharedInt8(_))
-    }
-
     /// The same codec for what has no past: without error feedback and momentum.
     #[must_use]
     pub fn without_memory(self) -> Codec {
