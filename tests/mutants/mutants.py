@@ -43,6 +43,11 @@ SIMULATION = Finder(
     r"seed (\d+) failed",
     cargo("sumpter-engine", "--test", "sim", "--", "--nocapture"),
 )
+REGISTRY = Finder(
+    Path("crates/membership/src/registry"),
+    r"property::\w+ --- FAILED",
+    cargo("sumpter-membership", "--lib", "property"),
+)
 ELASTIC = Finder(
     Path("python/sumpter/torch"),
     r"(\d+) failed",
@@ -620,6 +625,14 @@ MUTANTS = [
         "client/residuals.rs",
         "        flushed.insert(within.clone());",
         "",
+    ),
+    Mutant(
+        "the plan changes again for a speed of links that is known",
+        "5: placement needs no messages",
+        "job/run.rs",
+        "            && self.view.speeds.link == 0\n",
+        "",
+        REGISTRY,
     ),
     Mutant(
         "what a worker has left out is dropped when it leaves",
