@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sumpter import _native
 from sumpter._core import membership
 from sumpter._core.compression.choice import OFF, Limits, gradient_codecs
 from sumpter._core.compression.codecs import is_low_rank
@@ -259,6 +260,9 @@ class GradientExchange(PassCounter):
         if not heirs or not givers:
             return
         for parameter, own in self._keeping():
+            leaves_out, *_ = _native.codec_keeps(own.codec)
+            if not leaves_out:
+                continue
             state = own.state()
             given = state["residual"] if rank in givers else None
             if given is None:
