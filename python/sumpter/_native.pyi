@@ -380,8 +380,61 @@ class Supply:
         bytes. Raises ConfigError if the tensor has no such bytes.
         """
 
+    def arrival(self, start: int, size: int) -> Arrival:
+        """What supplies these bytes when it happens."""
+
     def refuse(self, reason: str) -> None:
         """The rest will never come: the tensor's rounds fail with this on all ranks."""
+
+    def hold(
+        self, slice: int, memory: tuple[int, int], gate: tuple[int, int], watch: GateWatch
+    ) -> bool:
+        """Has a gate opened in the moment in which a slice is final, before `on_slice`.
+
+        `gate` is the address of an aligned 32-bit word, and the value that is stored there.
+        `memory` is the address and the size of the slice in host memory: if the round fails, that
+        is filled with ones in all bits before, and `watch` counts it. Both must last until the
+        gate is open. No interpreter is needed for it. Returns whether it will be opened: not if
+        the slice is final, the round has failed, or there is no such slice.
+        """
+
+    def release(self, slice: int) -> bool:
+        """Leaves it to the caller to open the gate of a slice. Returns whether it was shut."""
+
+class Arrival:
+    """A point in the stream of a device, for which threads can wait without the driver.
+
+    It happens when the stream calls host_function(), or a thread happen().
+    """
+
+    def __init__(self) -> None: ...
+    def happen(self) -> None:
+        """The stream has come so far: what this supplies is supplied, threads are released.
+
+        Only the first call of this or give_up() does anything.
+        """
+
+    def give_up(self) -> None:
+        """It never will happen: releases the threads that wait, and supplies nothing."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until it has happened or was given up; returns whether it is so."""
+
+    def host_function(self) -> tuple[int, int]:
+        """The address of a C function, and of what it must be called with once by any thread.
+
+        It needs no interpreter.
+        """
+
+    def take_back(self, given: int) -> None:
+        """The function will not be called with what host_function() has given."""
+
+class GateWatch:
+    """How many gates of a session were opened because their rounds had failed."""
+
+    def __init__(self) -> None: ...
+    @property
+    def failed(self) -> int: ...
 
 class Decision:
     """What a round of a variable does that was submitted before it was decided."""

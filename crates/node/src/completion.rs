@@ -12,6 +12,9 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// What runs when an operation is done.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 
+/// What the thread that ends an operation does before anyone learns that it has failed.
+pub(crate) type OnFailure = Box<dyn FnOnce() + Send>;
+
 /// The end of an operation, waited for by one side and announced by the other.
 pub struct Completion {
     state: Mutex<State>,
@@ -28,12 +31,21 @@ struct State {
     /// Why the first part to fail did, until all are done.
     failure: Option<OpError>,
     callbacks: Vec<Callback>,
+    on_failure: Option<OnFailure>,
     order: Vec<OrderSpan>,
 }
 
 impl Completion {
     pub(crate) fn new(notifier: Sender<Callback>) -> Arc<Completion> {
-        Arc::new(Completion { state: Mutex::default(), done: Condvar::new(), notifier })
+        Completion::with(notifier, None)
+    }
+
+    pub(crate) fn with(
+        notifier: Sender<Callback>,
+        on_failure: Option<OnFailure>,
+    ) -> Arc<Completion> {
+        let state = Mutex::new(State { on_failure, ..State::default() });
+        Arc::new(Completion { state, done: Condvar::new(), notifier })
     }
 
     /// The outcome, if the operation is done.
@@ -93,6 +105,9 @@ impl Completion {
         let mut state = self.lock();
         if state.outcome.is_some() {
             return;
+        }
+        if let Some(act) = state.on_failure.take().filter(|_| outcome.is_err()) {
+            act();
         }
         state.outcome = Some(outcome);
         let callbacks = std::mem::take(&mut state.callbacks);

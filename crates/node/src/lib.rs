@@ -41,6 +41,6 @@ pub use sumpter_engine::{CodecMemory, OrderSpan};
 pub use trace::{TraceSummary, trace};
 pub use worker::Worker;
 pub use worker::deferred::DeferredRound;
-pub use worker::staged::Slices;
+pub use worker::staged::{Gate, Slices};
 pub use worker::staged_round::StagedRound;
 pub use worker::tensor::{OpRequest, Tensor};

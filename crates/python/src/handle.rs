@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use sumpter_node::{Completion, DeferredRound, OrderSpan, StagedRound};
+use sumpter_node::{Completion, DeferredRound, OrderSpan};
 use sumpter_types::Update;
 
 use crate::errors::{ConfigError, DeadlineError, from_op};
@@ -57,14 +57,7 @@ fn wait(py: Python<'_>, completion: &Completion, timeout_s: Option<f64>) -> PyRe
     if let Some(outcome) = completion.poll() {
         return outcome.map_err(from_op);
     }
-    let limit = match timeout_s {
-        None => None,
-        Some(s) if s.is_finite() && s >= 0.0 => Some(Duration::from_secs_f64(s.min(1e9))),
-        Some(s) => {
-            let text = format!("timeout_s is {s}, expected 0 or more seconds");
-            return Err(ConfigError::new_err(text));
-        }
-    };
+    let limit = timeout_s.map(duration).transpose()?;
     let start = Instant::now();
     loop {
         let left = limit.map(|l| l.saturating_sub(start.elapsed()));
@@ -82,6 +75,15 @@ fn wait(py: Python<'_>, completion: &Completion, timeout_s: Option<f64>) -> PyRe
     }
 }
 
+/// A number of seconds that Python has given.
+pub fn duration(seconds: f64) -> PyResult<Duration> {
+    if seconds.is_finite() && seconds >= 0.0 {
+        return Ok(Duration::from_secs_f64(seconds.min(1e9)));
+    }
+    let text = format!("timeout_s is {seconds}, expected 0 or more seconds");
+    Err(ConfigError::new_err(text))
+}
+
 /// Calls a function from a Rust thread. What it raises goes to `sys.unraisablehook`.
 pub fn call(function: &Py<PyAny>, args: impl for<'py> PyCallArgs<'py>) {
     // During interpreter shutdown it can no longer run.
@@ -90,40 +92,6 @@ pub fn call(function: &Py<PyAny>, args: impl for<'py> PyCallArgs<'py>) {
             error.write_unraisable(py, None);
         }
     });
-}
-
-/// The contribution to an operation that was submitted before it was there.
-#[pyclass(module = "sumpter._native", frozen)]
-pub struct Supply {
-    round: StagedRound,
-    /// Bytes of the tensor.
-    bytes: usize,
-}
-
-impl Supply {
-    pub fn new(round: StagedRound, bytes: usize) -> Supply {
-        Supply { round, bytes }
-    }
-}
-
-#[pymethods]
-impl Supply {
-    /// `size` bytes from `start` on are in the memory.
-    fn supply(&self, start: usize, size: usize) -> PyResult<()> {
-        match start.checked_add(size).filter(|end| *end <= self.bytes) {
-            Some(end) => self.round.supply(start..end),
-            None => {
-                let text = format!("{size} bytes from {start} on of a tensor of {}", self.bytes);
-                return Err(ConfigError::new_err(text));
-            }
-        }
-        Ok(())
-    }
-
-    /// The rest will never come: the tensor's rounds fail on all ranks.
-    fn refuse(&self, reason: &str) {
-        self.round.refuse(reason);
-    }
 }
 
 /// What a round of a variable does that was submitted before it was decided.

@@ -12,6 +12,7 @@ mod handle;
 mod own_codec;
 mod seat;
 mod settings;
+mod staged;
 mod tensor;
 mod trace;
 mod worker;
@@ -26,7 +27,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     module.add_class::<worker::Worker>()?;
     module.add_class::<handle::Handle>()?;
-    module.add_class::<handle::Supply>()?;
+    module.add_class::<staged::Supply>()?;
+    module.add_class::<staged::Arrival>()?;
+    module.add_class::<staged::GateWatch>()?;
     module.add_class::<handle::Decision>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<calls::Calls>()?;

@@ -13,7 +13,8 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, Rule, Update};
 
 use crate::errors::{ConfigError, from_op};
-use crate::handle::{Decision, Handle, Supply, call};
+use crate::handle::{Decision, Handle, call};
+use crate::staged::Supply;
 
 /// A declared tensor.
 #[pyclass(module = "sumpter._native", frozen)]

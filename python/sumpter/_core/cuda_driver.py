@@ -2,17 +2,18 @@
 
 Two things that let the host and a stream wait for each other while neither needs the driver: a
 stream that waits for a word of host memory, and a function that a stream calls. Between the two no
-call can be stuck behind one of another thread that waits for the device, such as cudaFree.
+call can be stuck behind one of another thread that waits for the device, such as cudaFree or a copy
+of pageable memory. Both ends are in the core, since a thread may hold the interpreter while it is
+stuck, when it frees an event or memory of the device.
 
 The driver's library is loaded at run time, by the name under which the framework has loaded it.
 """
 
 import ctypes
-import itertools
-import logging
 import threading
 from collections.abc import Callable
 
+from sumpter import _native
 from sumpter._core.streams import HostMemory
 
 LIBRARY = "libcuda.so.1"
@@ -26,10 +27,6 @@ PAGE_WORDS = 1024
 
 # A function is not called any more when the device's context has failed.
 CHECK_EVERY_S = 5.0
-
-_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-_log = logging.getLogger("sumpter")
 
 
 class Driver:
@@ -49,16 +46,12 @@ class Driver:
         ]  # fmt: skip
         # (stream, function, what it is given)
         self._launch = loaded.cuLaunchHostFunc
-        self._launch.argtypes = [ctypes.c_void_p, _HostFunction, ctypes.c_void_p]
+        self._launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         # (the device's address, the host's, flags)
         self._device_pointer = loaded.cuMemHostGetDevicePointer_v2
         self._device_pointer.argtypes = [
             ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p, ctypes.c_uint,
         ]  # fmt: skip
-        self._numbers = itertools.count(1)
-        self._called: dict[int, Callable[[], object]] = {}
-        # Kept as long as the driver may call it.
-        self._entry = _HostFunction(self._enter)
 
     def wait_value(self, stream: int, address: int, value: int) -> None:
         """Lets `stream` wait until the word at the device's `address` is `value` or has passed it.
@@ -67,13 +60,12 @@ class Driver:
         """
         self._check("cuStreamWaitValue32", self._wait_value(stream, address, value, WAIT_GEQ))
 
-    def call(self, stream: int, function: Callable[[], object]) -> None:
-        """Lets `stream` call `function`, in a thread of the driver, which must not call CUDA."""
-        number = next(self._numbers)
-        self._called[number] = function
-        status = self._launch(stream, self._entry, number)
+    def reach(self, stream: int, arrival: _native.Arrival) -> None:
+        """Lets `arrival` happen when `stream` comes here, in a thread of the driver."""
+        function, given = arrival.host_function()
+        status = self._launch(stream, function, given)
         if status:
-            del self._called[number]
+            arrival.take_back(given)
         self._check("cuLaunchHostFunc", status)
 
     def device_address(self, address: int) -> int:
@@ -82,12 +74,6 @@ class Driver:
         status = self._device_pointer(ctypes.byref(found), address, 0)
         self._check("cuMemHostGetDevicePointer", status)
         return found.value
-
-    def _enter(self, number: int) -> None:
-        try:
-            self._called.pop(number)()
-        except Exception:
-            _log.exception("a function that a stream has called failed")
 
     def _check(self, what: str, status: int) -> None:
         if status:
@@ -99,25 +85,21 @@ class Driver:
 class Arrival:
     """A point in a stream for which a thread can wait without a call of the driver.
 
-    `query` raises if the device has failed.
+    `point` is the core's; `query` raises if the device has failed.
     """
 
     # After the waiting threads were released, for other streams; set by what makes the arrival.
     passed: object
 
-    def __init__(self, query: Callable[[], object]) -> None:
+    def __init__(self, query: Callable[[], object], point: _native.Arrival) -> None:
         self._ask = query
-        self._happened = threading.Event()
+        self._point = point
         self._error: BaseException | None = None
         self._check = threading.Thread(target=self._query)
 
-    def happen(self) -> None:
-        """Releases the threads that wait."""
-        self._happened.set()
-
     def synchronize(self) -> None:
         """Blocks until the stream has come so far; raises if the device has failed."""
-        while not self._happened.wait(CHECK_EVERY_S):
+        while not self._point.wait(CHECK_EVERY_S):
             # In another thread, since it calls the driver.
             if not self._check.is_alive():
                 self._check = threading.Thread(target=self._query, daemon=True)
@@ -130,7 +112,7 @@ class Arrival:
             self._ask()
         except BaseException as error:
             self._error = error
-            self._happened.set()
+            self._point.give_up()
 
 
 class Gate:
@@ -145,9 +127,18 @@ class Gate:
         """Lets what is enqueued in the driver's `stream` from now on wait until open()."""
         self._gates.driver.wait_value(stream, self._word.device_address, self._value)
 
+    @property
+    def word(self) -> tuple[int, int]:
+        """The address of the word, and the value that opens the gate when it is stored there."""
+        return self._word.address, self._value
+
     def open(self) -> None:
         """Lets the streams go on. To be called once, by any thread; calls no driver."""
         self._word.store(self._value)
+        self.opened()
+
+    def opened(self) -> None:
+        """Instead of open(), once the core has opened it."""
         # Values only grow, so that a stream that comes late to this one passes all the same.
         self._gates.take_back(self._word)
 
@@ -189,7 +180,7 @@ class _Word:
     """A word that the host writes and the device reads."""
 
     def __init__(self, address: int, device_address: int) -> None:
-        self.device_address = device_address
+        self.address, self.device_address = address, device_address
         self._memory = ctypes.c_uint32.from_address(address)
         self._last = 0
 

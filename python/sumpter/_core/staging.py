@@ -11,8 +11,10 @@ the order of the calls, and supplies them; the other starts the copies back. The
 session.
 
 A caller can let its stream wait for the network, and go on. The copies back are enqueued at once
-then, each behind a gate: a word in host memory, for which the stream waits and which is written
-when the slice is final.
+then, each behind a gate: a word in host memory, for which the stream waits and which the core
+writes when the slice is final. Nor does it take a thread of Python to supply what has arrived,
+where streams can wait: one that calls the driver, or frees what the driver knows of, may be stuck
+behind another that waits for such a stream, and hold the interpreter meanwhile.
 
 A round of a device group moves only this rank's shard through host memory: before that, the
 devices of the group reduce their tensors, and after it they gather the result. A round of a rank
@@ -43,7 +45,8 @@ from sumpter._core.session import Session
 from sumpter._core.streams import Arrival, Device, DeviceGroup, Event, Gate, HostMemory
 from sumpter._core.tensor import Tensor
 from sumpter._errors import ClosedError, DeadlineError, PeerLostError
-from sumpter._native import Decision, Supply
+from sumpter._native import Arrival as Point
+from sumpter._native import Decision, GateWatch, Supply
 from sumpter._native import Handle as NativeHandle
 
 # A copy of this size takes a few hundred microseconds, far more than starting it; a small bucket of
@@ -52,6 +55,10 @@ SLICE_BYTES = 4 << 20
 
 # How long a session that closes waits for the next tensor that is still being computed.
 SEND_LAST_S = 60.0
+
+# How long the next operation waits for the error of one before it, whose failure streams have seen.
+# It is on its way, and only a thread that must call this itself could wait in vain.
+FAILURE_KNOWN_S = 5.0
 
 # The part of a machine's memory that results may take for which streams wait.
 PINNED_SHARE = 0.25
@@ -114,14 +121,16 @@ def _target(tensor: Tensor, send: Any | None, receive: Any | None) -> Any | None
 class _Slice:
     """A part of the device's memory, and of the host memory for all of the result."""
 
+    index: int
     host: HostMemory
     start: int
     size: int
-    # When it has arrived in host memory; None if nothing is sent.
+    # When it has arrived in host memory; None if nothing is sent. The point supplies it.
     arrived: Arrival | None = None
-    # Whether its result is final, or has failed. Once it is over, it gets no gate any more.
+    point: Point | None = None
+    # Whether its result is final, or has failed, as far as a thread of Python knows.
     over: bool = False
-    # What the copy back waits for, if it was enqueued before the slice was over.
+    # What the copy back waits for, if it was enqueued before the core had the slice's result.
     gate: Gate | None = None
 
 
@@ -129,7 +138,7 @@ class DeviceRound:
     """A round on a device's memory: a handle as the core's, done when all slices are.
 
     A copy back is enqueued when the slice is final, or before, behind a gate, if the caller lets a
-    stream wait for it. What opens a gate never calls the driver, which may itself wait for it.
+    stream wait for it.
     """
 
     def __init__(
@@ -173,35 +182,38 @@ class DeviceRound:
         self._ready = self._device.mark(self._device.current())
         sent, received = self._host_memory(tensor, source, receive)
         slices = self._slices = [
-            _Slice(received, start, min(SLICE_BYTES, self._size - start))
-            for start in range(0, self._size, SLICE_BYTES)
+            _Slice(index, received, start, min(SLICE_BYTES, self._size - start))
+            for index, start in enumerate(range(0, self._size, SLICE_BYTES))
         ]
         exchange = self._exchange
-        if source is not None and exchange is None:
-            self._copy_to_host(slices, source, sent, self._ready)
         # A round that changes a variable asynchronously has an order, known at its end.
         self._is_ordered = tensor.description.staleness != 0
         # Slices to wait for: their copies back are not enqueued, or their gates shut.
         self._remaining = len(slices) + self._is_ordered + (exchange is not None)
-        # Of these, the slices that are final and in the queue to be copied back.
-        self._queued = 0
+        # Slices whose copies back are neither enqueued nor to be so behind gates.
+        self._returning = len(slices) if self._returns else 0
         round_, supply, *more = submit(
             sent.address if source is not None else 0,
             received.address if receive is not None else 0,
             keep=(sent, received),
             slice_bytes=SLICE_BYTES,
-            on_slice=lambda index: self._end(slices[index], None),
+            on_slice=lambda index: self._end(slices[index]),
             priority=priority,
             tag=tag,
         )
-        # Nothing of this object refers to the core's round, which holds on to this object.
+        # Until the end: it is of the core's round, which holds on to this object.
+        self._supply: Supply | None = supply
         if exchange is not None:
             reduced = functools.partial(self._reduced, slices, source, sent, supply)
             exchange.begin(self._ready, reduced, self._gathered, self._conclude)
             exchange.await_computed(self._device)
         elif source is not None:
-            self._supply_slices(slices, supply)
-        round_.on_done(lambda: self._end_round(slices, round_))
+            try:
+                self._copy_to_host(slices, source, sent, self._ready, supply)
+            except BaseException as error:
+                self._refuse(supply, error)
+                raise
+        round_.on_done(lambda: self._end_round(slices, round_, supply))
         return more
 
     def poll(self) -> bool:
@@ -289,26 +301,22 @@ class DeviceRound:
         return sent, received
 
     def _copy_to_host(
-        self, slices: list[_Slice], source: Any, sent: HostMemory, after: Event
+        self, slices: list[_Slice], source: Any, sent: HostMemory, after: Event, supply: Supply
     ) -> None:
-        """Enqueues the copies to the host."""
+        """Enqueues the copies to the host, and has slices supplied to the round as they arrive."""
         device, stream = self._device, self._device.device_to_host
         stream.wait_event(after)
         for part in slices:
             device.copy_to_host(sent, source, part.start, part.size, stream)
-            part.arrived = device.arrival(stream)
-
-    def _supply_slices(self, slices: list[_Slice], supply: Supply) -> None:
-        """Has slices supplied to the round as they arrive."""
-        for part in slices:
-            self._queues.to_host.put(functools.partial(self._supply, part, supply), self._fail)
+            part.point = supply.arrival(part.start, part.size)
+            part.arrived = device.arrival(stream, part.point)
+            self._queues.to_host.put(functools.partial(self._await, part, supply), self._fail)
 
     def _reduced(
         self, slices: list[_Slice], source: Any, sent: HostMemory, supply: Supply, after: Event
     ) -> None:
         """The group's devices reduce, until `after`: this rank's shard can go to the host."""
-        self._copy_to_host(slices, source, sent, after)
-        self._supply_slices(slices, supply)
+        self._copy_to_host(slices, source, sent, after, supply)
         if not slices:
             # The core's round of a rank without a shard lasts until then.
             supply.supply(0, 0)
@@ -319,25 +327,29 @@ class DeviceRound:
         self._returned = after
         self._conclude(None)
 
-    def _supply(self, part: _Slice, supply: Supply) -> None:
-        """Supplies a slice to the round as soon as it is in host memory."""
+    def _await(self, part: _Slice, supply: Supply) -> None:
+        """Waits until a slice is in host memory, where it is supplied, or the device has failed."""
+        assert part.arrived is not None and part.point is not None
         try:
-            if part.arrived is not None:
-                part.arrived.synchronize()
+            part.arrived.synchronize()
         except BaseException as error:
-            # Other ranks wait for this one's contribution.
-            supply.refuse(f"rank {self._session.rank} cannot read its device's memory: {error}")
-            self._end(part, error)
+            self._refuse(supply, error)
+            self._end_in_vain(part, error, supply)
         else:
-            supply.supply(part.start, part.size)
+            # Where the device has not done so.
+            part.point.happen()
 
-    def _end_round(self, slices: list[_Slice], round_: NativeHandle) -> None:
+    def _refuse(self, supply: Supply, error: BaseException) -> None:
+        """Other ranks wait for this one's contribution, which will never come."""
+        supply.refuse(f"rank {self._session.rank} cannot read its device's memory: {error}")
+
+    def _end_round(self, slices: list[_Slice], round_: NativeHandle, supply: Supply) -> None:
         """The round is over; if it went well, every slice that is received was ended before."""
         error = _outcome(round_)
         if error is not None:
             for part in slices:
                 if not part.over:
-                    self._end(part, error)
+                    self._end_in_vain(part, error, supply)
             if self._exchange is not None:
                 self._exchange.core_fails(error)
             elif self._is_ordered:
@@ -351,24 +363,30 @@ class DeviceRound:
         elif self._is_ordered:
             self._put_to_device(self._count_down)
 
-    def _end(self, part: _Slice, error: BaseException | None) -> None:
-        """A slice is final, or has failed: opens its gate, or has the result copied back."""
+    def _end(self, part: _Slice) -> None:
+        """A slice is final, and its gate is open, if it has one: else has it copied back."""
         with self._changed:
             part.over = True
-            if part.gate is None and error is None:
-                self._queued += 1
-        if part.gate is not None:
-            if error is not None:
-                # First, so that the cause is known where no number is found.
-                self._fail(error)
-                ctypes.memset(part.host.address + part.start, ALL_ONES, part.size)
-            part.gate.open()
-            if error is None:
-                self._count_down()
-        elif error is not None:
-            self._fail(error)
-        else:
+        if part.gate is None:
             self._put_to_device(lambda: self._return(part))
+        else:
+            part.gate.opened()
+            self._count_down()
+
+    def _end_in_vain(self, part: _Slice, error: BaseException, supply: Supply) -> None:
+        """A slice has failed: opens its gate, unless the core has done so."""
+        with self._changed:
+            part.over = True
+        # First, so that the cause is known where no number is found.
+        self._fail(error)
+        if part.gate is None:
+            return
+        if supply.release(part.index):
+            ctypes.memset(part.host.address + part.start, ALL_ONES, part.size)
+            part.gate.open()
+        else:
+            part.gate.opened()
+            self._queues.failure_is_known()
 
     def _put_to_device(self, action: Action) -> None:
         """Has the thread for copies to the device do something, since it may call the driver."""
@@ -383,7 +401,7 @@ class DeviceRound:
         if target is not None and not self._done.is_set():
             self._copy_to_device(part, target)
         with self._changed:
-            self._queued -= 1
+            self._returning -= 1
             self._changed.notify_all()
         self._count_down()
 
@@ -406,10 +424,15 @@ class DeviceRound:
         slices = self._slices if target is not None else []
         # Before the lock, which is taken to open gates: this may call the driver.
         gates = [self._device.gate() for _ in slices]
+        watch = self._queues.watch
         with self._changed:
-            rest = [part for part in slices if not part.over]
-            for part in rest:
-                part.gate = gates.pop()
+            rest = []
+            for part in slices if (supply := self._supply) is not None else ():
+                memory = part.host.address + part.start, part.size
+                if not part.over and supply.hold(part.index, memory, gates[-1].word, watch):
+                    part.gate = gates.pop()
+                    rest.append(part)
+            self._returning -= len(rest)
             self._stream_waits = True
             if not self._done.is_set():
                 self._queues.awaited[self] = self._pinned
@@ -420,7 +443,7 @@ class DeviceRound:
                 self._copy_to_device(part, target)
             with self._changed:
                 # Those that were final; in a moment.
-                self._changed.wait_for(lambda: not self._queued or self._error is not None)
+                self._changed.wait_for(lambda: not self._returning or self._error is not None)
             # Where nothing comes back, what was sent must not change before it is copied.
             device = self._device
             stream = device.host_to_device if self._returns else device.device_to_host
@@ -476,7 +499,7 @@ class DeviceRound:
                 self._session.late = self._session.late or error
             self._done.set()
             self._queues.awaited.pop(self, None)
-            self._slices, self._target = [], None
+            self._slices, self._target, self._supply = [], None, None
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -619,6 +642,26 @@ class _CopyQueues:
         self.awaited: dict[DeviceRound, int] = {}
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._awaited_bytes = int(memory * PINNED_SHARE / ranks_here)
+        # Gates that the core has opened since rounds failed, and of how many the error is known.
+        self.watch = GateWatch()
+        self._known = 0
+        self._told = threading.Condition()
+
+    def failure_is_known(self) -> None:
+        """Of one more gate that the core has opened in vain."""
+        with self._told:
+            self._known += 1
+            self._told.notify_all()
+
+    def await_failures(self) -> None:
+        """Waits until the errors of all such gates are known: streams may have seen the results."""
+        if self.watch.failed != self._known:
+            with self._told:
+                known = self._told.wait_for(
+                    lambda: self.watch.failed <= self._known, FAILURE_KNOWN_S
+                )
+            if not known:
+                _log.warning("an operation failed for which a stream waits; why is not known yet")
 
     def limit_run_ahead(self) -> None:
         """Waits for the oldest rounds if all that streams wait for takes too much memory.
@@ -657,6 +700,7 @@ def _queues_of(session: Session) -> _CopyQueues:
         if queues is None:
             queues = _queues[session] = _CopyQueues(session.worker.local_size)
             session.around_close.append(queues.around_close)
+            session.await_failures = queues.await_failures
         return queues
 
 

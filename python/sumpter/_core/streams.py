@@ -6,9 +6,12 @@ A front implements `Device` for its framework; staging.py moves rounds through i
 - `mark(stream)`: an event; `stream.wait_event(event)`: ordering one stream after another;
 - `host_memory(size)`: pinned memory that the device copies to and from by itself;
 - `copy_to_host()`, `copy_to_device()`: asynchronous copies, in the order of a stream;
-- `arrival(stream)`: a point in a stream for which a thread waits, without blocking the driver;
-- `gate()`, `hold(stream, gate)`: a stream that waits until the host opens a gate. A device whose
-  streams cannot do so says `streams_wait = False`; threads wait for the network then.
+- `arrival(stream, point)`: a point in a stream for which a thread waits, without blocking the
+  driver, and at which the core's `point` happens. A device that cannot let it happen without Python
+  leaves that to the thread that waits, and says `streams_wait = False`;
+- `gate()`, `hold(stream, gate)`: a stream that waits until the host opens a gate, a word of memory
+  that the core writes. A device whose streams cannot do so says `streams_wait = False`; threads
+  wait for the network then.
 
 A `DeviceGroup` is what devices of one machine do among each other, past the host's memory. Its
 ranks call it in the order that device_link.py brings them.
@@ -19,6 +22,8 @@ Memory on the device is an object of the front's own, which staging only hands o
 import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
+
+from sumpter._native import Arrival as Point
 
 
 class HostMemory(NamedTuple):
@@ -46,8 +51,18 @@ class Arrival(Protocol):
 class Gate(Protocol):
     """What streams wait for until the host opens it."""
 
+    @property
+    def word(self) -> tuple[int, int]:
+        """The address of an aligned 32-bit word, and the value that opens the gate if stored there.
+
+        Both last until opened() or open() is called, one of them and once.
+        """
+
     def open(self) -> None:
-        """Lets the streams go on. To be called once, by any thread; never waits for the device."""
+        """Lets the streams go on. To be called by any thread; never waits for the device."""
+
+    def opened(self) -> None:
+        """The core has opened it, by the word."""
 
 
 class Stream(Protocol):
@@ -75,8 +90,12 @@ class Device(Protocol):
     def mark(self, stream: Any) -> Event:
         """The point that `stream` has reached when all that it has been given is done."""
 
-    def arrival(self, stream: Any) -> Arrival:
-        """That point for a thread, which waits without calls that other threads could block."""
+    def arrival(self, stream: Any, point: Point | None = None) -> Arrival:
+        """That point for a thread, which waits without calls that other threads could block.
+
+        The core's `point` happens there. A device whose streams cannot wait may leave that to the
+        thread that waits.
+        """
 
     def gate(self) -> Gate:
         """A gate that is shut."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from sumpter import _native
 from sumpter._core import cuda_driver
 from sumpter._core.streams import Arrival, Device, Event, Gate, HostMemory, Stream
 
@@ -59,15 +60,16 @@ class TorchDevice:
         event.record(stream)
         return event
 
-    def arrival(self, stream: Any) -> Arrival:
+    def arrival(self, stream: Any, point: _native.Arrival | None = None) -> Arrival:
         event = self.mark(stream)
         if self._driver is None:
             return event
-        arrival = cuda_driver.Arrival(event.query)
+        point = point or _native.Arrival()
+        arrival = cuda_driver.Arrival(event.query, point)
         # In a stream of its own: what comes next in `stream` need not wait for the call.
         with self.using(self._calls):
             self._calls.wait_event(event)
-            self._driver.call(self._calls.cuda_stream, arrival.happen)
+            self._driver.reach(self._calls.cuda_stream, point)
             arrival.passed = self.mark(self._calls)
         return arrival
 

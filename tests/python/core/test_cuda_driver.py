@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from logs import logged
+from sumpter import _native
 from sumpter._core import cuda_driver
 from sumpter._core.cuda_driver import Arrival, Driver, Gates
 from sumpter._core.streams import HostMemory
@@ -120,23 +120,35 @@ def test_the_device_may_see_host_memory_elsewhere(library: Path) -> None:
     assert Driver(str(library)).device_address(address) == address + SHIFT
 
 
-def test_a_stream_calls_a_function(library: Path, stub: Stub) -> None:
-    opened, called = Driver(str(library)), threading.Semaphore(0)
-    for _ in range(20):
-        opened.call(0x7FF2, called.release)
-    for _ in range(20):
-        assert called.acquire(timeout=HANG_S)
+def test_a_stream_lets_a_point_happen(library: Path, stub: Stub) -> None:
+    opened, points = Driver(str(library)), [_native.Arrival() for _ in range(20)]
+    assert not points[0].wait(0)
+    for point in points:
+        opened.reach(0x7FF2, point)
+    assert all(point.wait(HANG_S) for point in points)
     assert stub.see("launched_stream") == 0x7FF2
-    assert not opened._called
 
 
-def test_a_function_that_fails_is_logged(library: Path, stub: Stub) -> None:
-    opened = Driver(str(library))
-    with logged() as log:
-        # In a thread of the driver, which nothing else waits for.
-        opened.call(5, lambda: 1 / 0)
-        log.wait_for("ZeroDivisionError")
-    assert not opened._called
+def test_a_point_happens_while_no_thread_has_the_interpreter(library: Path, stub: Stub) -> None:
+    opened, point = Driver(str(library)), _native.Arrival()
+    # Calls of PyDLL keep the interpreter: the driver's thread has to do without.
+    kept = ctypes.PyDLL(str(library)).happens_while_this_waits
+    function, given = point.host_function()
+    assert kept(ctypes.c_void_p(function), ctypes.c_void_p(given))
+    assert point.wait(0)
+    opened.reach(1, point)
+
+
+def test_what_is_taken_back_is_not_called(library: Path, stub: Stub) -> None:
+    opened, point = Driver(str(library)), _native.Arrival()
+    stub.fail(INVALID_CONTEXT)
+    with pytest.raises(RuntimeError, match="cuLaunchHostFunc"):
+        opened.reach(1, point)
+    with pytest.raises(_native.ConfigError, match=r"host_function"):
+        point.take_back(8)
+    assert not point.wait(0.01)
+    point.give_up()
+    assert point.wait(0)
 
 
 def test_errors_name_the_call_and_what_the_driver_says(library: Path, stub: Stub) -> None:
@@ -145,8 +157,7 @@ def test_errors_name_the_call_and_what_the_driver_says(library: Path, stub: Stub
     with pytest.raises(RuntimeError, match=r"cuStreamWaitValue32 .*: CUDA_ERROR_INVALID_CONTEXT"):
         opened.wait_value(1, 2, 3)
     with pytest.raises(RuntimeError, match=r"cuLaunchHostFunc .*: CUDA_ERROR_INVALID_CONTEXT"):
-        opened.call(1, lambda: None)
-    assert not opened._called
+        opened.reach(1, _native.Arrival())
     with pytest.raises(RuntimeError, match="cuMemHostGetDevicePointer"):
         opened.device_address(1)
 
@@ -158,7 +169,7 @@ def test_who_waits_for_an_arrival_hears_that_the_device_failed(
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(cuda_driver, "CHECK_EVERY_S", 0.01)
-    arrival = Arrival(query)
+    arrival = Arrival(query, _native.Arrival())
     with pytest.raises(RuntimeError, match="illegal memory access"):
         arrival.synchronize()
 
@@ -174,8 +185,9 @@ def test_who_waits_for_an_arrival_never_waits_for_the_driver(
         return True
 
     monkeypatch.setattr(cuda_driver, "CHECK_EVERY_S", 0.01)
-    arrival = Arrival(query)
-    threading.Timer(0.1, arrival.happen).start()
+    point = _native.Arrival()
+    arrival = Arrival(query, point)
+    threading.Timer(0.1, point.happen).start()
     arrival.synchronize()
     assert len(asked) == 1 and asked[0] is not threading.current_thread()
     stuck.set()

@@ -203,7 +203,7 @@ def test_an_error_while_submitting_is_raised_by_wait(device: FakeDevice, core: C
 def test_a_device_that_fails_is_an_error_of_the_tensor_on_all_ranks(
     device: FakeDevice, core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(stream: fake_device.Stream) -> Any:
+    def fail(stream: fake_device.Stream, point: object) -> Any:
         class Failed:
             passed = stream.mark()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -34,15 +35,45 @@ class Round:
         self._callbacks: list[Callable[[], object]] = []
         self._error: Exception | None = None
         self.over = False
+        # Of slices: what is stored where when they end.
+        self._gates: dict[int, tuple[int, int]] = {}
+        self._lock = threading.Lock()
 
     def end(self, error: Exception | None = None) -> None:
         """Only the first call does anything."""
         if self.over:
             return
-        self._error, self.over = error, True
+        with self._lock:
+            self._error, self.over = error, True
+        if error is not None:
+            for part in self.slices:
+                if self.is_shut(part.index):
+                    part.memory.fill_(0xFF)
+                    part.watch.failed += 1
+                    self.open(part.index)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def hold(self, index: int, gate: tuple[int, int], watch: Any) -> bool:
+        with self._lock:
+            part = self.slices[index]
+            if part.over or (self.over and self._error is not None):
+                return False
+            self._gates[index], part.watch = gate, watch
+            return True
+
+    def is_shut(self, index: int) -> bool:
+        return index in self._gates
+
+    def release(self, index: int) -> tuple[int, int] | None:
+        with self._lock:
+            return self._gates.pop(index, None)
+
+    def open(self, index: int) -> None:
+        gate = self.release(index)
+        if gate is not None:
+            ctypes.c_uint32.from_address(gate[0]).value = gate[1]
 
     def on_done(self, callback: Callable[[], object]) -> None:
         self._callbacks.append(callback)
@@ -64,6 +95,7 @@ class Slice:
         self.round, self.index, self.source, self.memory = round_, index, source, memory
         self.sent = b""
         self.over = False
+        self.watch: Any = None
 
     def supply(self) -> None:
         # What the core would have sent.
@@ -78,8 +110,10 @@ class Slice:
             return
         if result is not None:
             self.memory.fill_(result)
-        self.over = True
+        with self.round._lock:
+            self.over = True
         if not self.round.over and self.round.submitted["receive"]:
+            self.round.open(self.index)
             self.round.on_slice(self.index)
         if last and all(part.over for part in self.round.slices):
             self.round.end()
@@ -97,9 +131,37 @@ class Supply:
         part.supply()
         self._core.supplied([part])
 
+    def arrival(self, start: int, size: int) -> Arrival:
+        return Arrival(lambda: self.supply(start, size))
+
+    def hold(self, slice: int, memory: tuple[int, int], gate: tuple[int, int], watch: Any) -> bool:
+        part = self._round.slices[slice].memory
+        assert memory == (part.data_ptr(), len(part))
+        return self._round.hold(slice, gate, watch)
+
+    def release(self, slice: int) -> bool:
+        return self._round.release(slice) is not None
+
     def refuse(self, reason: str) -> None:
         self._core.refused.append(reason)
         self._round.end(MismatchError(reason))
+
+
+class GateWatch:
+    """As the core's."""
+
+    failed = 0
+
+
+class Arrival:
+    """As the core's: what happens once."""
+
+    def __init__(self, supply: Callable[[], object]) -> None:
+        self._supply = [supply]
+
+    def happen(self) -> None:
+        while self._supply:
+            self._supply.pop()()
 
 
 class NativeTensor:
@@ -172,7 +234,8 @@ class Core:
     def __init__(self) -> None:
         self.local_size = 2
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-        self.late: BaseException | None = None
+        self._late: BaseException | None = None
+        self.await_failures: Callable[[], None] | None = None
         self.begun: list[tuple[Any, float]] | None = None
         self.worker = Worker(self)
         self._declared: dict[Any, Any] = {}
@@ -202,6 +265,7 @@ class Core:
         return self.slices
 
     declare = Session.declare
+    late = Session.late
     raise_late = Session.raise_late
 
     def shutdown(self) -> None:

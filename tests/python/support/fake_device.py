@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import functools
 import inspect
 import queue
@@ -81,18 +82,31 @@ class Event:
 
 
 class Gate:
-    """What streams wait for until the host opens it."""
+    """What streams wait for until the host opens it: a word, as in the memory of a real device."""
 
     def __init__(self) -> None:
-        self._event = Event()
+        self._word = ctypes.c_uint32(0)
+        self._is_over = False
 
     @property
-    def event(self) -> Event:
-        return self._event
+    def word(self) -> tuple[int, int]:
+        return ctypes.addressof(self._word), 1
 
     def open(self) -> None:
-        assert not self._event.happened(), "a gate is opened once"
-        self._event.happen()
+        assert not self._word.value, "a gate is opened once"
+        self._word.value = 1
+        self.opened()
+
+    def opened(self) -> None:
+        assert self._word.value and not self._is_over, "a gate is opened once"
+        self._is_over = True
+
+    def hold(self) -> None:
+        """Waits for it in a stream."""
+        deadline = time.monotonic() + HANG_S
+        while not self._word.value:
+            assert time.monotonic() < deadline, "a stream did not pass a gate"
+            time.sleep(0.0002)
 
 
 # Not set while a call of the driver waits, and all others wait for that one.
@@ -174,7 +188,9 @@ class FakeDevice:
     def mark(self, stream: Stream) -> Event:
         return stream.mark()
 
-    def arrival(self, stream: Stream) -> Event:
+    def arrival(self, stream: Stream, point: Any = None) -> Event:
+        if self.streams_wait and point is not None:
+            stream.enqueue(point.happen)
         return stream.mark()
 
     def gate(self) -> Gate:
@@ -182,7 +198,7 @@ class FakeDevice:
         return Gate()
 
     def hold(self, stream: Stream, gate: Gate) -> None:
-        stream.wait_event(gate.event)
+        stream.enqueue(gate.hold)
 
     def host_memory(self, size: int) -> HostMemory:
         noise = torch.full((size,), NOISE, dtype=torch.uint8)
@@ -291,9 +307,12 @@ def install(
 def install_for_torch_distributed() -> None:
     """Lets the backend see tensors of the device: torch calls it with subclasses switched off."""
     from sumpter.torch.c10d.backend import SumpterBackend
+    from sumpter.torch.c10d.collective import Group
     from sumpter.torch.c10d.delegate import DelegatedCollectives
     from sumpter.torch.c10d.work import SumpterWork
 
+    # What begins calls on tensors of the CPU without Python would take these for such.
+    Group._learn = lambda *_: None  # type: ignore[method-assign]
     for owner in (SumpterBackend, DelegatedCollectives, SumpterWork):
         for name, method in list(vars(owner).items()):
             if inspect.isfunction(method) and not name.startswith("__"):

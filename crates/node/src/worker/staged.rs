@@ -4,10 +4,15 @@
 //! Ranges are supplied from any thread. The event loop keeps those that come before the client has
 //! the operation, which may have to wait for the number of its tensor. A callback learns of each
 //! slice of the result once all of it is final, before the operation is done.
+//!
+//! A stream of the device may wait for a slice behind a gate. The event loop opens it in the moment
+//! in which the slice is final, or the round has failed. A callback would come too late: the
+//! notifying thread runs Python and calls the device's driver, and can be stuck behind a thread that
+//! waits for that very stream.
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::Sender;
 use sumpter_engine::OpId;
@@ -22,14 +27,29 @@ pub struct Slices {
     pub on_final: Box<dyn Fn(usize) + Send + Sync>,
 }
 
+/// Lets the streams go on that wait for a slice, which is final, or never will be if this is called
+/// with false. It must return at once.
+pub type Gate = Box<dyn FnOnce(bool) + Send>;
+
 /// What caller and event loops share of a staged round.
 pub(crate) struct Staged {
     /// One behind the other.
     parts: Vec<StagedPart>,
     slices: Arc<Slices>,
-    /// Bytes of each slice that are not final.
-    left: Mutex<Vec<usize>>,
+    progress: Mutex<Progress>,
     notifier: Sender<Callback>,
+}
+
+/// How far the result is.
+struct Progress {
+    slices: Vec<Slice>,
+    has_failed: bool,
+}
+
+struct Slice {
+    /// Bytes that are not final.
+    left: usize,
+    gate: Option<Gate>,
 }
 
 /// A part of a staged round.
@@ -70,8 +90,42 @@ impl Staged {
         };
         let parts: Vec<_> = parts.into_iter().map(part).collect();
         let (bytes, size) = (parts.last().map_or(0, |last| last.bytes.end), slices.bytes);
-        let left = (0..bytes).step_by(size).map(|start| size.min(bytes - start)).collect();
-        Staged { parts, slices: Arc::new(slices), left: Mutex::new(left), notifier }
+        let slice = |start| Slice { left: size.min(bytes - start), gate: None };
+        let all = (0..bytes).step_by(size).map(slice).collect();
+        let progress = Mutex::new(Progress { slices: all, has_failed: false });
+        Staged { parts, slices: Arc::new(slices), progress, notifier }
+    }
+
+    /// Has a gate opened when a slice is final, or never will be. Returns whether it will be opened:
+    /// not if the slice is final, the round has failed, or there is no such slice.
+    pub(crate) fn hold(&self, slice: usize, gate: Gate) -> bool {
+        let mut progress = self.progress();
+        let has_failed = progress.has_failed;
+        match progress.slices.get_mut(slice) {
+            Some(slice) if slice.left > 0 && !has_failed => {
+                slice.gate = Some(gate);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Leaves it to the caller to open the gate of a slice. Returns whether it was still shut.
+    pub(crate) fn release(&self, slice: usize) -> bool {
+        self.progress().slices.get_mut(slice).is_some_and(|slice| slice.gate.take().is_some())
+    }
+
+    /// The round has failed: slices that are not final never will be.
+    pub(crate) fn fail(&self) {
+        let mut progress = self.progress();
+        progress.has_failed = true;
+        for gate in progress.slices.iter_mut().filter_map(|slice| slice.gate.take()) {
+            gate(false);
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Each of the parts, for its event loop.
@@ -121,17 +175,21 @@ impl StagedShare {
 
     /// These bytes of the part are final, of which none was before.
     pub(crate) fn shrink(&self, bytes: Range<usize>) {
-        let Staged { slices, left, notifier, .. } = &*self.staged;
-        let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        let Staged { slices, notifier, .. } = &*self.staged;
+        let mut progress = self.staged.progress();
         let first = self.part().bytes.start;
         let (mut start, last) = (first + bytes.start, first + bytes.end);
         while start < last {
-            let slice = start / slices.bytes;
-            let end = last.min((slice + 1) * slices.bytes);
-            left[slice] -= end - start;
-            if left[slice] == 0 {
+            let number = start / slices.bytes;
+            let end = last.min((number + 1) * slices.bytes);
+            let slice = &mut progress.slices[number];
+            slice.left -= end - start;
+            if slice.left == 0 {
+                if let Some(gate) = slice.gate.take() {
+                    gate(true);
+                }
                 let slices = slices.clone();
-                let callback: Callback = Box::new(move || (slices.on_final)(slice));
+                let callback: Callback = Box::new(move || (slices.on_final)(number));
                 if let Err(lost) = notifier.send(callback) {
                     (lost.0)();
                 }
@@ -161,6 +219,37 @@ mod tests {
     use super::*;
 
     type Seen = Arc<Mutex<Vec<usize>>>;
+    type Opened = Arc<Mutex<Vec<(usize, bool)>>>;
+
+    /// Gates of these slices, and each that was opened with whether its slice was final.
+    fn shut(staged: &Staged, slices: impl IntoIterator<Item = usize>) -> Opened {
+        let opened = Opened::default();
+        for slice in slices {
+            let into = opened.clone();
+            let gate = Box::new(move |is_final| into.lock().unwrap().push((slice, is_final)));
+            assert!(staged.hold(slice, gate), "slice {slice} is not final");
+        }
+        opened
+    }
+
+    #[test]
+    fn a_gate_opens_with_its_slice_and_the_others_when_the_round_fails() {
+        let (parts, callbacks, _) = staged(&[64], 16);
+        let round = &parts[0].staged;
+        parts[0].shrink(0..16);
+        assert!(!round.hold(0, Box::new(|_| panic!("final before"))));
+        assert!(!round.hold(4, Box::new(|_| panic!("no such slice"))));
+        let opened = shut(round, 1..4);
+        parts[0].shrink(16..24);
+        assert_eq!(*opened.lock().unwrap(), []);
+        parts[0].shrink(24..32);
+        assert_eq!(*opened.lock().unwrap(), [(1, true)], "before any callback has run");
+        assert_eq!(callbacks.len(), 2);
+        assert!(round.release(2) && !round.release(2) && !round.release(1));
+        round.fail();
+        assert_eq!(*opened.lock().unwrap(), [(1, true), (3, false)], "2 is the caller's");
+        assert!(!round.hold(2, Box::new(|_| panic!("the round has failed"))));
+    }
 
     /// A round in parts that end there, with slices of so many bytes; and the slices reported.
     fn staged(ends: &[usize], bytes: usize) -> (Vec<StagedShare>, Receiver<Callback>, Seen) {

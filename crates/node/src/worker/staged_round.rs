@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::command::Command;
 use crate::completion::Completion;
 use crate::worker::loops::Loops;
-use crate::worker::staged::Staged;
+use crate::worker::staged::{Gate, Staged};
 
 /// A round whose contribution is supplied by its caller.
 #[derive(Debug)]
@@ -38,6 +38,19 @@ impl StagedRound {
         for (number, share, within) in self.staged.of_parts(&bytes) {
             self.loops.send(number, Command::Supply(share, within));
         }
+    }
+
+    /// Has `gate` opened by the event loop when a slice of the result is final, or never will be.
+    /// Returns whether it will be: not if the slice is final, or the round has failed.
+    #[must_use]
+    pub fn hold(&self, slice: usize, gate: Gate) -> bool {
+        self.staged.hold(slice, gate)
+    }
+
+    /// Leaves it to the caller to open the gate of a slice. Returns whether it was still shut.
+    #[must_use]
+    pub fn release(&self, slice: usize) -> bool {
+        self.staged.release(slice)
     }
 
     /// The rest of the contribution will never come, for this reason: the rounds of the tensor fail

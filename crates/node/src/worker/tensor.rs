@@ -12,7 +12,7 @@ use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Upd
 use crate::cluster::shards::Held;
 use crate::codecs::{self, canonical};
 use crate::command::{Command, DeclarationId, Given, MirroredParts, Submission};
-use crate::completion::{Callback, Completion, Promise};
+use crate::completion::{Callback, Completion, OnFailure, Promise};
 use crate::error::OpError;
 use crate::worker::decision::Deferred;
 use crate::worker::deferred::DeferredRound;
@@ -285,7 +285,9 @@ impl Tensor {
         memory: TensorMemory,
         Extras { staged, deferred, given }: Extras,
     ) -> Arc<Completion> {
-        let completion = Completion::new(self.notifier.clone());
+        let on_failure =
+            staged.clone().map(|staged| -> OnFailure { Box::new(move || staged.fail()) });
+        let completion = Completion::with(self.notifier.clone(), on_failure);
         let rule = request.update.map(|update| update.rule);
         let checked = match given {
             Some(_) => Ok(()),

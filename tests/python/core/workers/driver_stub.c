@@ -54,6 +54,14 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
     return outcome;
 }
 
+/* Whether a thread has called the function before this returns. */
+int happens_while_this_waits(CUhostFn function, void *given) {
+    pthread_t thread;
+    Call *call = malloc(sizeof(Call));
+    *call = (Call){function, given};
+    return pthread_create(&thread, NULL, enter, call) == 0 && pthread_join(thread, NULL) == 0;
+}
+
 CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *pdptr, void *p, unsigned int Flags) {
     *pdptr = (CUdeviceptr)p + SHIFT;
     return Flags == 0 ? outcome : CUDA_ERROR_INVALID_VALUE;

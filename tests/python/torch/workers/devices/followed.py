@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 import time
 
 import torch
@@ -12,7 +13,7 @@ import fake_device
 from common import ALL, RANK, join_torch, raises
 from fake_device import on_fake, plain
 from sumpter import ClosedError, DeadlineError, MismatchError
-from sumpter._core import staging
+from sumpter._core import membership, staging
 
 LARGE = 10007
 HANG_S = 120.0
@@ -60,6 +61,30 @@ def check_that_the_host_goes_on() -> None:
             assert doubled.tolist() == [expected] * LARGE
 
 
+def check_that_a_stuck_callback_keeps_no_stream_waiting() -> None:
+    """As one that frees an event of the driver's, behind a copy that waits for the sum."""
+    stuck, entered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        assert stuck.wait(HANG_S)
+
+    barrier = membership.current().barrier("before it is stuck")
+    barrier.wait(HANG_S)
+    if RANK == 0:
+        barrier.on_done(wait)
+        assert entered.wait(HANG_S)
+    else:
+        # The stream of rank 0 waits before the sum can be there.
+        store().get("stuck and waiting")
+    tensor = on_fake(torch.full((LARGE,), float(RANK + 1)))
+    dist.all_reduce(tensor)
+    if RANK == 0:
+        store().set("stuck and waiting", "")
+    assert done(tensor).tolist() == [3.0] * LARGE
+    stuck.set()
+
+
 def check_many_steps() -> None:
     """A host far ahead: each sum is computed from the last one, in the stream."""
     tensor = on_fake(torch.full((LARGE,), float(RANK)))
@@ -91,12 +116,12 @@ def check_a_mismatch() -> None:
     work = dist.all_reduce(tensor, async_op=True)
     work.wait()
     assert done(tensor).isnan().all()
-    assert work.is_completed()
     store().set(f"mismatch.{RANK}", "")
     for rank in ALL:
         store().get(f"mismatch.{rank}")
     with raises(MismatchError, "[3]", "[4]"):
         dist.all_reduce(on_fake(torch.ones(2)))
+    assert work.is_completed()
     with raises(MismatchError, "[3]", "[4]"):
         work.wait()
     tensor = on_fake(torch.ones(2))
@@ -131,6 +156,7 @@ if __name__ == "__main__":
     join_torch()
     check_that_the_host_goes_on()
     check_many_steps()
+    check_that_a_stuck_callback_keeps_no_stream_waiting()
     check_a_limit_that_is_given()
     check_a_mismatch()
     check_the_timeout()

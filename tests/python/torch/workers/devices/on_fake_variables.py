@@ -322,7 +322,7 @@ def check_failures() -> None:
         # All have taken a step that is well.
         hvd.barrier()
         if last == RANK:
-            fake.arrival = lambda stream: Failed(stream.mark())  # type: ignore[method-assign]
+            fake.arrival = lambda stream, _: Failed(stream.mark())  # type: ignore[method-assign]
         kind = RuntimeError if last == RANK else hvd.MismatchError
         weight.grad = on_fake(torch.ones(9))
         with raises(kind, "an illegal address"):
