@@ -96,8 +96,8 @@ impl Staged {
         Staged { parts, slices: Arc::new(slices), progress, notifier }
     }
 
-    /// Has a gate opened when a slice is final, or never will be. Returns whether it will be: not if
-    /// the slice is final, the round has failed, or there is no such slice.
+    /// Has a gate opened when a slice is final, or never will be. Returns whether it will be: not
+    /// if the slice is final, the round has failed, or there is no such slice.
     pub(crate) fn hold(&self, slice: usize, gate: Gate) -> bool {
         let mut progress = self.progress();
         let has_failed = progress.has_failed;
