@@ -92,7 +92,7 @@ sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \
 		cargo test --release --locked -p sumpter-engine --test sim -- --nocapture
 
-mutants: setup ## Plant bugs in the protocol, one after the other; the simulation must find each.
+mutants: setup ## Plant bugs in the protocol, one after the other; each must be found.
 	$(BIN)/python tests/mutants/mutants.py
 
 $(TOOLS)/bin/cargo-fuzz:

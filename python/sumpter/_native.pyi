@@ -239,11 +239,13 @@ class Tensor:
         rank mirrors. The order of slots is that of `update_rules()`.
         """
 
-    def codec_memory(self) -> tuple[bytearray | None, bytearray | None]:
+    def codec_memory(self) -> tuple[bytearray | None, bytearray | None, tuple[int, int] | None]:
         """What the codec of a compressed tensor keeps on this rank: residual and momentum.
 
         Both are of float32, for all elements in their order; None for what the codec does not keep,
-        or if it has not encoded here yet. MismatchError while a round is under way.
+        or if it has not encoded here yet. The third part is what codec() takes as `draws` for the
+        next round, if the codec draws random numbers and the tensor has a number. MismatchError
+        while a round is under way.
         """
 
     def set_codec_memory(
@@ -626,15 +628,19 @@ class LowRank:
         0 where that is not finite.
         """
 
-def codec(text: str, *, keeps: bool = True) -> str:
+def codec(text: str, *, keeps: bool = True, draws: tuple[int, int] | None = None) -> str:
     """A codec with its arguments, or `auto` with its codecs, in canonical order.
 
-    Unless it `keeps` anything from round to round, it is without error feedback. Raises ConfigError
+    Unless it `keeps` anything from round to round, it is without error feedback. Its random numbers
+    go on from `draws`, of codec_memory() in an earlier job, if it draws any. Raises ConfigError
     for an unknown codec or argument, and for momentum in one that keeps nothing.
     """
 
-def codec_keeps(text: str) -> tuple[bool, bool]:
-    """Whether a codec keeps from round to round what it leaves out, and whether momentum."""
+def codec_keeps(text: str) -> tuple[bool, bool, bool]:
+    """Whether a codec keeps what it leaves out, whether momentum, and whether it draws numbers.
+
+    Of `auto`, whether one of those does that it chooses from.
+    """
 
 def codecs() -> list[str]:
     """The names of all codecs."""

@@ -1,10 +1,10 @@
-"""Plants one bug after the other in the protocol, and asks the simulation to find it.
+"""Plants one bug after the other, and asks the simulation or another test to find it.
 
     python tests/mutants/mutants.py [--seeds 6000] [NAME ...]
 
-Each bug breaks one of the invariants of docs/design/overview.md. A bug that the
-simulation does not find fails this program: then the simulation is blind there. Works on
-a copy of the sources.
+Each bug breaks one of the invariants of docs/design/overview.md. A bug that is not found
+fails this program: then the simulation, or the test that is named, is blind there. Works
+on a copy of the sources.
 """
 
 from __future__ import annotations
@@ -24,6 +24,38 @@ ENGINE = Path("crates/engine/src")
 
 
 @dataclass(frozen=True)
+class Finder:
+    """What is to find bugs in the sources under a folder."""
+
+    folder: Path
+    # What a failure says, with a number, if it does.
+    failure: str
+    command: tuple[str, ...]
+
+
+def cargo(package: str, *test: str) -> tuple[str, ...]:
+    """Runs tests of a crate."""
+    return ("cargo", "test", "--release", "-q", "-p", package, *test)
+
+
+SIMULATION = Finder(
+    ENGINE,
+    r"seed (\d+) failed",
+    cargo("sumpter-engine", "--test", "sim", "--", "--nocapture"),
+)
+REGISTRY = Finder(
+    Path("crates/membership/src/registry"),
+    r"property::\w+ --- FAILED",
+    cargo("sumpter-membership", "--lib", "property"),
+)
+ELASTIC = Finder(
+    Path("python/sumpter/torch"),
+    r"(\d+) failed",
+    (sys.executable, "-m", "pytest", "-q", "tests/python/torch/test_elastic.py", "-k", "codec"),
+)
+
+
+@dataclass(frozen=True)
 class Mutant:
     """A bug: in one file, this text becomes that."""
 
@@ -32,6 +64,7 @@ class Mutant:
     file: str
     sound: str
     broken: str
+    finder: Finder = SIMULATION
 
 
 MUTANTS = [
@@ -579,6 +612,44 @@ MUTANTS = [
         "                    client.take(on_client, chunk, len, None)?;",
         "                    let _ = len;",
     ),
+    Mutant(
+        "what a codec has left out is dropped when another one follows",
+        "1: exactly once",
+        "client/residuals.rs",
+        "codec.encode(at, (dtype, &whole), Previous",
+        "codec.encode(at, x, Previous",
+    ),
+    Mutant(
+        "what a codec has left out counts twice when another one follows",
+        "1: exactly once",
+        "client/residuals.rs",
+        "        flushed.insert(within.clone());",
+        "",
+    ),
+    Mutant(
+        "the plan changes again for a speed of links that is known",
+        "5: placement needs no messages",
+        "job/run.rs",
+        "            && self.view.speeds.link == 0\n",
+        "",
+        REGISTRY,
+    ),
+    Mutant(
+        "what a worker has left out is dropped when it leaves",
+        "1: exactly once",
+        "training/gradients.py",
+        "summed if kept is None else kept + summed",
+        "kept",
+        ELASTIC,
+    ),
+    Mutant(
+        "what a worker has left out counts twice when it leaves",
+        "1: exactly once",
+        "training/gradients.py",
+        "            if rank == heirs[0]:",
+        "            if rank in heirs:",
+        ELASTIC,
+    ),
 ]
 # A bug may need a word that the sources lack.
 HELPERS = {
@@ -586,24 +657,22 @@ HELPERS = {
 }
 
 
-def simulate(tree: Path, seeds: int) -> subprocess.CompletedProcess[str]:
-    """Runs the simulation in `tree`."""
+def look(tree: Path, finder: Finder, seeds: int) -> subprocess.CompletedProcess[str]:
+    """Runs what is to find a bug in `tree`."""
     environment = {
         **os.environ,
         "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants"),
+        "PYTHONPATH": str(tree / "python"),
         "SUMPTER_SIM_SEEDS": str(seeds),
         "SUMPTER_SIM_LARGE_SEEDS": "0",
         "RUST_BACKTRACE": "0",
     }
-    command = ["cargo", "test", "--release", "-q", "-p", "sumpter-engine", "--test", "sim"]
-    return subprocess.run(
-        [*command, "--", "--nocapture"], cwd=tree, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run(finder.command, cwd=tree, env=environment, capture_output=True, text=True)
 
 
 def plant(tree: Path, mutant: Mutant) -> str:
     """Puts the bug into `tree`; the file's text without it."""
-    path = tree / ENGINE / mutant.file
+    path = tree / mutant.finder.folder / mutant.file
     sound = path.read_text()
     if sound.count(mutant.sound) != 1:
         sys.exit(f"{mutant.name}: {mutant.file} does not have this once: {mutant.sound}")
@@ -621,18 +690,18 @@ def main() -> int:
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "sumpter"
-        ignored = shutil.ignore_patterns("target", ".venv", ".git", "*.so", "__pycache__")
+        ignored = shutil.ignore_patterns("target", ".venv", ".git", "__pycache__")
         shutil.copytree(ROOT, tree, ignore=ignored)
         for mutant in chosen:
-            sound = plant(tree, mutant)
-            done = simulate(tree, options.seeds)
-            (tree / ENGINE / mutant.file).write_text(sound)
+            sound, finder = plant(tree, mutant), mutant.finder
+            done = look(tree, finder, options.seeds)
+            (tree / finder.folder / mutant.file).write_text(sound)
             said = done.stdout + done.stderr
-            seed = re.search(r"seed (\d+) failed", said)
-            if seed is None and done.returncode:
+            failure = re.search(finder.failure, said)
+            if failure is None and done.returncode:
                 sys.exit(f"{mutant.name}: did not compile\n{said}")
-            found = f"found by seed {seed[1]}" if seed else "NOT FOUND"
-            missed += seed is None
+            found = f"found: {failure[0]}" if failure else "NOT FOUND"
+            missed += failure is None
             print(f"{mutant.invariant:45} {mutant.name:65} {found}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} bugs found")
     return 1 if missed else 0

@@ -11,8 +11,9 @@ use crate::error::CodecError;
 use crate::formats::{
     Custom, CustomCodec, Dithering, Fp8, Half, Int8, Kept, Onebit, Randomk, SharedInt8, Topk,
 };
+use crate::random::Key;
 use crate::run::{Add, Decode, Encode, Maxima};
-use crate::spec::{Count, NanPolicy, Scheme, Spec};
+use crate::spec::{Count, Draws, NanPolicy, Scheme, Spec};
 
 /// A codec for one tensor; cheap to clone.
 #[derive(Clone, Debug)]
@@ -131,12 +132,6 @@ impl Codec {
         self.spec.sum_feedback && !self.sums_encoded()
     }
 
-    /// Whether ranks must agree on the scale of each block before they encode it.
-    #[must_use]
-    pub fn shares_scale(&self) -> bool {
-        matches!(self.format, Format::SharedInt8(_))
-    }
-
     /// The same codec for what has no past: without error feedback and momentum.
     #[must_use]
     pub fn without_memory(self) -> Codec {
@@ -169,6 +164,7 @@ impl Codec {
         next: Next<'_>,
         out: &mut [u8],
     ) -> Result<Encoded, CodecError> {
+        let at = self.drawing(at);
         let elements = self.check_input(at, x, previous)?;
         let kept = elements * size_of::<f32>();
         let pairs = [
@@ -202,6 +198,13 @@ impl Codec {
         Ok(Encoded { skipped: skipped.map_err(failed)? })
     }
 
+    /// What random numbers are for that go on from an earlier job.
+    fn drawing<'a>(&self, at: At<'a>) -> At<'a> {
+        let Some(draws) = self.spec.draws else { return at };
+        let Draws { tensor, round } = draws.after(at.key.round);
+        At { key: Key { tensor, round, ..at.key }, ..at }
+    }
+
     /// The largest magnitude of each block of what [`encode`](Codec::encode) would encode, as
     /// `f32` in the machine's order; a NaN if there is one.
     ///
@@ -232,6 +235,7 @@ impl Codec {
         bytes: &[u8],
         out: (Dtype, &mut [u8]),
     ) -> Result<(), CodecError> {
+        let at = self.drawing(at);
         let elements = self.elements(out.0, "output", out.1.len())?;
         self.check_encoded(at, bytes, elements)?;
         if let Format::Half(half) = &self.format {
@@ -256,6 +260,7 @@ impl Codec {
     /// # Errors
     /// As [`decode`](Codec::decode); blocks before the malformed one have been added then.
     pub fn decode_add(&self, at: At<'_>, bytes: &[u8], acc: &mut [u8]) -> Result<(), CodecError> {
+        let at = self.drawing(at);
         let elements = self.elements(Dtype::F32, "accumulators", acc.len())?;
         self.check_encoded(at, bytes, elements)?;
         if let Format::Half(half) = &self.format {

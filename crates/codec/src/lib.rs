@@ -42,6 +42,6 @@ pub use random::Key;
 pub use registry::{Factory, Registry};
 pub use selection::{AUTO, Selection};
 pub use shared::{MAX_SHARED_RANKS, SHARED_SUM_BYTES, add_codes, decode_sum};
-pub use spec::{Arguments, Count, Fp8Format, NanPolicy, Norm, Partition, Scheme, Spec};
+pub use spec::{Arguments, Count, Draws, Fp8Format, NanPolicy, Norm, Partition, Scheme, Spec};
 pub use traffic::Traffic;
 pub use trial::{Phase, Trial, median_s};

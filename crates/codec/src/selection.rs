@@ -63,11 +63,31 @@ impl fmt::Display for Selection {
     }
 }
 
+impl Spec {
+    /// Whether tensors can travel by this codec, and not only be encoded.
+    ///
+    /// # Errors
+    /// [`CodecError::Unsupported`] with what to use instead.
+    pub fn check_on_path(&self) -> Result<(), CodecError> {
+        if !matches!(self.scheme, Scheme::Int8 { shared: true }) {
+            return Ok(());
+        }
+        Err(CodecError::Unsupported {
+            codec: self.to_string(),
+            reason: "ranks would have to agree on the scale of each block before they send \
+                     anything, and sums of its codes take twice the bytes: use int8, of which each \
+                     block has a scale of its own"
+                .to_owned(),
+        })
+    }
+}
+
 impl Registry {
     /// Reads what people write of how tensors are compressed.
     ///
     /// # Errors
-    /// As [`Registry::parse`]; if a codec cannot be one of several, or is listed twice.
+    /// As [`Registry::parse`] and [`Spec::check_on_path`]; if a codec cannot be one of several, or
+    /// is listed twice.
     pub fn select(&self, text: &str) -> Result<Selection, CodecError> {
         let (name, rest) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
         if name != AUTO {
@@ -77,7 +97,8 @@ impl Registry {
                 }
                 error => error,
             });
-            return spec.map(Selection::Codec);
+            let spec = spec?;
+            return spec.check_on_path().map(|()| Selection::Codec(spec));
         }
         if rest.trim().is_empty() {
             return Ok(Selection::Auto(Selection::default_candidates()));
@@ -100,6 +121,7 @@ impl Registry {
                 return Err(wrong("one or more codecs with '+' between them"));
             }
             let spec = self.parse(text)?;
+            spec.check_on_path()?;
             if let Some(reason) = unfit(&spec) {
                 let (codec, reason) = (spec.to_string(), reason.to_owned());
                 return Err(CodecError::Unsupported { codec, reason });
@@ -125,7 +147,6 @@ fn unfit(spec: &Spec) -> Option<&'static str> {
         Scheme::PowerSgd { .. } => {
             Some("it sums factors of matrices in two rounds, so it is the only codec or none")
         }
-        Scheme::Int8 { shared: true } => Some("ranks would have to agree on scales first"),
         _ => None,
     }
 }
@@ -175,7 +196,12 @@ mod tests {
             ("auto:codecs=int8+bf16+int8", "give each codec once"),
             ("auto:codecs=int8:momentum=0.9", "codec int8:momentum=0.9 cannot be used here: a t"),
             ("auto:codecs=powersgd", "codec powersgd:rank=4 cannot be used here: it sums factors"),
-            ("auto:codecs=int8:scale=shared", "ranks would have to agree on scales"),
+            ("auto:codecs=int8:scale=shared", "ranks would have to agree on the scale"),
+            (
+                "int8:scale=shared,ef=false",
+                "codec int8:scale=shared,ef=false cannot be used here: ranks",
+            ),
+            ("int8:scale=shared", "twice the bytes: use int8, of which each block has a scale"),
             ("auto:codecs=topk", "k=: give a part of all elements"),
         ];
         for (text, expected) in refused {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use sumpter_types::{Round, TensorId};
+
 use crate::error::CodecError;
 
 /// A codec with its arguments, and how contributions are prepared for it.
@@ -27,6 +29,38 @@ pub struct Spec {
     /// `topk`, if `ef` and `two_way` are; it costs as many bytes as sums that are not encoded, over
     /// the number of ranks.
     pub sum_feedback: bool,
+    /// `from`, of a codec that draws random numbers: what they are for, as `from=TENSOR.ROUND`. Not
+    /// for people to write: each tensor has its own, which goes on from that of an earlier job.
+    pub draws: Option<Draws>,
+}
+
+/// What the random numbers of a tensor's first round in a job are for; later rounds follow.
+///
+/// The number that a tensor has in a job depends on which ranks are first to declare it, so it is
+/// not that number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draws {
+    /// Made of the tensor's name.
+    pub tensor: TensorId,
+    /// The rounds before this job.
+    pub round: Round,
+}
+
+impl Draws {
+    /// Of a tensor of this name, from its first round on.
+    #[must_use]
+    pub fn of(name: &str) -> Draws {
+        // FNV-1a; tensors that share it draw alike, which does no harm.
+        let fold = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        let tensor = TensorId(name.bytes().fold(0x811c_9dc5, fold));
+        Draws { tensor, round: Round(0) }
+    }
+
+    /// After so many rounds more.
+    #[must_use]
+    pub fn after(self, rounds: Round) -> Draws {
+        Draws { round: Round(self.round.0.wrapping_add(rounds.0)), ..self }
+    }
 }
 
 /// A codec with its own arguments.
@@ -158,8 +192,8 @@ impl Spec {
     pub fn new(scheme: Scheme) -> Spec {
         let feedback = scheme.feedback_by_default();
         let sum_feedback = feedback && scheme.loses_much();
-        let (momentum, nan, two_way) = (None, NanPolicy::Pass, true);
-        Spec { scheme, feedback, momentum, nan, two_way, sum_feedback }
+        let (momentum, nan, two_way, draws) = (None, NanPolicy::Pass, true, None);
+        Spec { scheme, feedback, momentum, nan, two_way, sum_feedback, draws }
     }
 }
 
@@ -179,6 +213,12 @@ impl Scheme {
             Scheme::PowerSgd { .. } => "powersgd",
             Scheme::Custom { name, .. } => name,
         }
+    }
+
+    /// Whether codes depend on random numbers, which depend on the round.
+    #[must_use]
+    pub fn draws(&self) -> bool {
+        matches!(self, Scheme::Randomk { .. } | Scheme::Dithering { .. })
     }
 
     /// Whether a sum may lack most of what was added.
@@ -383,6 +423,17 @@ impl<'a> Taker<'a> {
         self.number("seed", 0, 0, u64::MAX, "a whole number below 2^64")
     }
 
+    /// Where random numbers go on.
+    fn draws(&mut self) -> Result<Option<Draws>, CodecError> {
+        let Some(value) = self.take("from") else { return Ok(None) };
+        let parts = value.split_once('.').and_then(|(tensor, round)| {
+            let (tensor, round) = (tensor.parse().ok()?, round.parse().ok()?);
+            Some(Draws { tensor: TensorId(tensor), round: Round(round) })
+        });
+        let expected = "two numbers as TENSOR.ROUND, or leave it out";
+        parts.map(Some).ok_or_else(|| self.wrong("from", &value, expected))
+    }
+
     fn count(&mut self) -> Result<Count, CodecError> {
         let expected = "a part of all elements, as 0.01, or a number of them, as 100";
         let Some(value) = self.take("k") else { return Err(self.wrong("k", "", expected)) };
@@ -410,6 +461,7 @@ impl<'a> Taker<'a> {
 
     /// What every codec takes; and nothing else is left.
     fn common(mut self, scheme: Scheme) -> Result<Spec, CodecError> {
+        let draws = if scheme.draws() { self.draws()? } else { None };
         let default = Spec::new(scheme);
         let feedback = self.switch("ef", default.feedback)?;
         let nan = self.choice(
@@ -434,7 +486,7 @@ impl<'a> Taker<'a> {
             let (codec, key) = (self.codec.to_owned(), key.clone());
             return Err(CodecError::UnknownArgument { codec, key, known });
         }
-        Ok(Spec { feedback, momentum, nan, two_way, sum_feedback, ..default })
+        Ok(Spec { feedback, momentum, nan, two_way, sum_feedback, draws, ..default })
     }
 }
 
@@ -442,6 +494,8 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.scheme.name())?;
         let mut all = self.scheme.arguments();
+        let draws = self.draws;
+        all.extend(draws.map(|at| ("from", format!("{}.{}", at.tensor.0, at.round.0))));
         if self.feedback != self.scheme.feedback_by_default() {
             all.push(("ef", self.feedback.to_string()));
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sumpter_codec::Registry;
+use sumpter_codec::{CodecError, Registry};
 use sumpter_plan::{Architecture, Dealing};
 use sumpter_wire::Token;
 
@@ -184,13 +184,17 @@ impl Config {
         Ok(())
     }
 
-    /// The codec in canonical form.
-    pub(crate) fn settle_compression(&mut self) -> Result<(), ConfigError> {
-        if self.compression == "none" {
-            self.compression.clear();
+    /// Puts the codec of the setting `compression` into canonical form. Call it once more when the
+    /// modules of the setting `codecs` have registered theirs: until then such a codec is left as
+    /// it is.
+    ///
+    /// # Errors
+    /// [`ConfigError::Compression`] if there is no such codec, or it does not take its arguments.
+    pub fn settle_compression(&mut self, known: &Registry) -> Result<(), ConfigError> {
+        if self.compression.is_empty() {
             return Ok(());
         }
-        match Registry::new().select(&self.compression) {
+        match known.select(&self.compression) {
             Ok(selection) => self.compression = selection.to_string(),
             Err(reason) => {
                 let origin = self.source("compression");
@@ -198,6 +202,21 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Settles what is known before any module is imported.
+    pub(crate) fn settle_compression_early(&mut self, known: &Registry) -> Result<(), ConfigError> {
+        if self.compression == "none" {
+            self.compression.clear();
+        }
+        match self.settle_compression(known) {
+            Err(ConfigError::Compression { reason: CodecError::Unknown { .. }, .. })
+                if !self.codecs.is_empty() =>
+            {
+                Ok(())
+            }
+            settled => settled,
+        }
     }
 
     pub(crate) fn check_pairs(&self) -> Result<(), ConfigError> {

@@ -83,7 +83,7 @@ pub enum ConfigError {
         reason: TokenError,
     },
     /// A codec that does not exist, or does not take its arguments.
-    #[error("setting compression ({origin}): {reason}")]
+    #[error("setting compression ({origin}): {reason}{}", of_own(reason))]
     Compression {
         /// Where the value was found.
         origin: Source,
@@ -128,4 +128,14 @@ pub enum ConfigError {
 
 fn suggest(nearest: &Option<&'static str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"))
+}
+
+/// How codecs of users are found, where one may be meant.
+fn of_own(reason: &CodecError) -> &'static str {
+    match reason {
+        CodecError::Unknown { .. } => {
+            ", or one of your own, which a module of the setting codecs registers"
+        }
+        _ => "",
+    }
 }

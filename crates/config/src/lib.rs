@@ -21,7 +21,7 @@ mod tuning;
 pub use config::Config;
 pub use descriptors::make_room_for_files;
 pub use error::{ConfigError, Source};
-pub use load::{load, load_from};
+pub use load::{load, load_from, load_knowing};
 pub use local::{Colocated, LocalLink};
 pub use machine::{host_name, local_machine_id};
 pub use settings::{SETTINGS, Setting, TUNERS};

@@ -1,5 +1,6 @@
 //! Settings from arguments, the environment and the defaults.
 
+use sumpter_codec::Registry;
 use sumpter_wire::Token;
 
 use crate::config::Config;
@@ -11,7 +12,18 @@ use crate::settings::{SETTINGS, Setting};
 /// # Errors
 /// [`ConfigError`] for the first setting that does not hold.
 pub fn load(overrides: &[(String, String)]) -> Result<Config, ConfigError> {
-    load_from(overrides, |name| std::env::var(name).ok())
+    load_knowing(overrides, &Registry::new())
+}
+
+/// [`load`] where there are codecs of users.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_knowing(
+    overrides: &[(String, String)],
+    codecs: &Registry,
+) -> Result<Config, ConfigError> {
+    read(overrides, |name| std::env::var(name).ok(), codecs)
 }
 
 /// [`load`] with another environment. An empty variable counts as absent; of an argument given
@@ -22,6 +34,14 @@ pub fn load(overrides: &[(String, String)]) -> Result<Config, ConfigError> {
 pub fn load_from(
     overrides: &[(String, String)],
     env: impl Fn(&str) -> Option<String>,
+) -> Result<Config, ConfigError> {
+    read(overrides, env, &Registry::new())
+}
+
+fn read(
+    overrides: &[(String, String)],
+    env: impl Fn(&str) -> Option<String>,
+    codecs: &Registry,
 ) -> Result<Config, ConfigError> {
     for (name, _) in overrides {
         if !SETTINGS.iter().any(|s| s.name == name) {
@@ -35,7 +55,7 @@ pub fn load_from(
         }
     }
     config.settle_token_sources()?;
-    config.settle_compression()?;
+    config.settle_compression_early(codecs)?;
     config.check_pairs()?;
     Ok(config)
 }

@@ -332,7 +332,8 @@ pub const SETTINGS: &[Setting] = &[
         env: "SUMPTER_COMPRESSION",
         unit: "",
         default: "none",
-        range: "none, auto, or a codec with its arguments: bf16, int8, topk:k=0.01,momentum=0.9",
+        range: "none, auto, or a codec with its arguments: bf16, int8, topk:k=0.01,momentum=0.9; \
+                or one that a module of codecs registers",
         doc: "The codec by which fronts sum floating-point tensors that say nothing of their own: \
               all-reduces of torch.distributed, push_pull and allreduce, and gradients of two or \
               more dimensions in a DistributedOptimizer. With auto, each has the codec that pays \

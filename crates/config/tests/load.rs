@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
+use sumpter_codec::Registry;
 use sumpter_config::{Config, ConfigError, SETTINGS, load_from};
 
 const SECRET: &str = "a secret of enough letters";
@@ -172,6 +173,19 @@ fn a_codec_is_brought_into_canonical_form() {
         assert!(refused.starts_with(origin) && refused.contains(said), "{refused}");
     }
     message(&[("compression_min_bytes", "-1")], &[]);
+}
+
+#[test]
+fn a_codec_of_users_is_known_once_its_module_was_imported() {
+    let mine = [("compression", "mine:level=3"), ("codecs", "module")];
+    let mut config = load(&mine, &[]).unwrap();
+    assert_eq!(config.compression, "mine:level=3");
+    let refused = config.settle_compression(&Registry::new()).unwrap_err().to_string();
+    let said = "no codec is called 'mine': give one of fp16";
+    assert!(refused.contains(said) && refused.ends_with("setting codecs registers"), "{refused}");
+    // What is known to be wrong is an error at once.
+    message(&[("compression", "int8:bits=4"), ("codecs", "module")], &[]);
+    assert!(message(&mine[..1], &[]).contains(said));
 }
 
 #[test]

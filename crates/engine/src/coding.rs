@@ -37,13 +37,8 @@ impl Coding {
         served: Range<u64>,
     ) -> Result<Coding, CodecError> {
         debug_assert!(served.start.is_multiple_of(BLOCK as u64), "served from within a block");
+        spec.check_on_path()?;
         let (codec, text) = (registry.codec(spec, elements)?, spec.to_string());
-        if codec.shares_scale() {
-            return Err(CodecError::Unsupported {
-                codec: text,
-                reason: "ranks would have to agree on the scale of each block first".to_owned(),
-            });
-        }
         let (id, sums) = (codec_id(&text), codec.clone().without_memory());
         Ok(Coding { codec, sums, id, text: text.into(), elements, served })
     }

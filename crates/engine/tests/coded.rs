@@ -28,10 +28,10 @@ struct Job {
     cuts: u32,
 }
 
-fn settings(rank: u32, epoch: Epoch) -> ClientSettings {
+fn settings(rank: u32, workers: u32, epoch: Epoch) -> ClientSettings {
     ClientSettings {
         rank: Rank(rank),
-        world_size: WORKERS,
+        world_size: workers,
         epoch,
         chunk_bytes: 4096,
         credit_bytes: 1 << 20,
@@ -40,13 +40,13 @@ fn settings(rank: u32, epoch: Epoch) -> ClientSettings {
     }
 }
 
-fn peer(rank: u32, epoch: Epoch) -> Peer {
-    let (job, rank, world_size) = (JOB, Rank(rank), WORKERS);
+fn peer(rank: u32, world_size: u32, epoch: Epoch) -> Peer {
+    let (job, rank) = (JOB, Rank(rank));
     Peer { job, rank, world_size, epoch, keeps: false, checksum: false }
 }
 
 /// Partitions of a block or two; each worker keeps what is left out of the sum of one.
-fn layout(codec: Option<&str>) -> Layout {
+fn layout(codec: Option<&str>, workers: u32) -> Layout {
     let elements = ELEMENTS as u64;
     let coding = codec.map(|text| {
         let coding = Coding::new(&Registry::new(), &text.parse().unwrap(), elements, 0..elements);
@@ -56,8 +56,8 @@ fn layout(codec: Option<&str>) -> Layout {
     let cuts = [0, 1024, 2048, ELEMENTS];
     let place = |number: usize| {
         let (start, end) = (4 * cuts[number], 4 * cuts[number + 1]);
-        let place = Place::new(LANE, number as u32, (start, end - start), GroupId(0), WORKERS);
-        let carrier = Carrier { rank: Rank(number as u32), contributions: WORKERS };
+        let place = Place::new(LANE, number as u32, (start, end - start), GroupId(0), workers);
+        let carrier = Carrier { rank: Rank(number as u32 % workers), contributions: workers };
         Place { carrier: keeps.then_some(carrier), ..place }
     };
     Layout::new((0..3).map(place).collect()).coded(coding)
@@ -83,23 +83,31 @@ fn request(rescale: f32) -> Request {
 
 impl Job {
     fn new(codec: &str) -> Job {
+        Job::of(codec, WORKERS)
+    }
+
+    fn of(codec: &str, workers: u32) -> Job {
         let limits = LaneLimits { max_job_bytes: 1 << 30, max_chunk_bytes: 1 << 20, hub: false };
         let (lane, epoch) = (Lane::new(limits), Epoch(1));
         let client = |rank| {
-            let mut client = Client::new(settings(rank, epoch), 1);
-            client.register(TensorId(0), Tier::Root, layout(Some(codec)));
+            let mut client = Client::new(settings(rank, workers, epoch), 1);
+            client.register(TensorId(0), Tier::Root, layout(Some(codec), workers));
             (client, LANE)
         };
-        let workers = (0..WORKERS).map(client).collect();
-        let mut job = Job { rng: Rng::with_seed(7), epoch, lane, workers, cuts: 0 };
-        (0..WORKERS).for_each(|rank| job.connect(rank));
+        let clients = (0..workers).map(client).collect();
+        let mut job = Job { rng: Rng::with_seed(7), epoch, lane, workers: clients, cuts: 0 };
+        (0..workers).for_each(|rank| job.connect(rank));
         job
+    }
+
+    fn size(&self) -> u32 {
+        self.workers.len() as u32
     }
 
     /// The first worker shares its process with the lane.
     fn connect(&mut self, rank: u32) {
+        let peer = peer(rank, self.size(), self.epoch);
         let (client, conn) = &mut self.workers[rank as usize];
-        let peer = peer(rank, self.epoch);
         *conn = if rank == 0 {
             client.attached(LANE);
             self.lane.open_resident(peer).unwrap()
@@ -113,13 +121,33 @@ impl Job {
     fn change(&mut self, codec: Option<&str>) {
         self.lane.end_job(JOB);
         self.epoch = Epoch(self.epoch.0 + 1);
-        for rank in 0..WORKERS {
+        for rank in 0..self.size() {
+            let size = self.size();
             let client = &mut self.workers[rank as usize].0;
             client.suspend();
-            client.resume(settings(rank, self.epoch), 1);
-            client.lay_out(TensorId(0), Tier::Root, layout(codec));
+            client.resume(settings(rank, size, self.epoch), 1);
+            client.lay_out(TensorId(0), Tier::Root, layout(codec, size));
             self.connect(rank);
         }
+    }
+
+    /// The job that goes on without this worker, whose residual goes to the first that stays. Each
+    /// takes along what its codec has kept.
+    fn without(mut self, leaver: usize, codec: &str) -> Job {
+        let kept = |(client, _): &(Client<OwnedMemory>, ConnId)| client.codec_memory(TensorId(0));
+        let given = kept(&self.workers.remove(leaver)).unwrap().residual.expect("error feedback");
+        let mut next = Job::of(codec, self.size());
+        let coding = layout(Some(codec), self.size()).coding.unwrap();
+        for (index, (from, to)) in self.workers.iter().zip(&mut next.workers).enumerate() {
+            let mut memory = kept(from).unwrap();
+            if index == 0 {
+                let own = memory.residual.as_mut().expect("error feedback");
+                sumpter_sum::reduce(ReduceOp::Sum, Dtype::F32, own, &given);
+            }
+            to.0.set_codec_memory(TensorId(0), &coding, &memory).unwrap();
+        }
+        next.cuts = self.cuts;
+        next
     }
 
     /// A round of these contributions, while connections break; its result.
@@ -130,7 +158,7 @@ impl Job {
         }
         let mut results = vec![None; self.workers.len()];
         while results.iter().any(Option::is_none) {
-            let rank = self.rng.u32(0..WORKERS);
+            let rank = self.rng.u32(0..self.size());
             let (client, conn) = &mut self.workers[rank as usize];
             let budget = self.rng.usize(1..6000);
             let (on_client, on_lane) = ((&mut *client, LANE), (&mut self.lane, *conn));
@@ -171,11 +199,15 @@ impl Job {
 }
 
 fn contributions(rng: &mut Rng, whole: bool) -> Vec<Vec<f32>> {
+    contributions_of(WORKERS, rng, whole)
+}
+
+fn contributions_of(workers: u32, rng: &mut Rng, whole: bool) -> Vec<Vec<f32>> {
     let mut value = || match whole {
         true => rng.i32(-8..9) as f32,
         false => rng.f32() - 0.5,
     };
-    (0..WORKERS).map(|_| (0..ELEMENTS).map(|_| value()).collect()).collect()
+    (0..workers).map(|_| (0..ELEMENTS).map(|_| value()).collect()).collect()
 }
 
 #[test]
@@ -209,6 +241,30 @@ fn a_thousand_rounds_lose_nothing_over_connections_that_break() {
             // It is left out for some rounds, not for ever.
             assert!(left.abs() < 500.0, "{codec}: {left} left of element {at}");
         }
+    }
+}
+
+#[test]
+fn workers_that_leave_in_good_order_take_nothing_along() {
+    for codec in ["topk:k=0.25", "topk:k=0.25,two_way=false", "randomk:k=0.25,two_way=false"] {
+        let (mut job, mut rng) = (Job::new(codec), Rng::with_seed(4));
+        let mut missing = vec![0.0; ELEMENTS];
+        for round in 0..300 {
+            // The last of them, then the first, which carries sums for others.
+            match round {
+                100 => job = job.without(2, codec),
+                200 => job = job.without(0, codec),
+                _ => {}
+            }
+            let all = contributions_of(job.size(), &mut rng, true);
+            for x in &all {
+                missing.iter_mut().zip(x).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+            let result = job.round(&all, 1.0);
+            missing.iter_mut().zip(result).for_each(|(sum, x)| *sum -= f64::from(x));
+            assert_eq!(job.left_out(), missing, "{codec}, after round {round}");
+        }
+        assert!(job.cuts > 10, "{} cuts", job.cuts);
     }
 }
 
@@ -273,7 +329,7 @@ fn a_job_that_takes_over_what_codecs_keep_goes_on_as_if_it_had_not_ended() {
         let mut first = Job::new(codec);
         let mut results: Vec<_> = all[..3].iter().map(|all| first.round(all, 1.0)).collect();
         let mut second = Job::new(codec);
-        let coding = layout(Some(codec)).coding.unwrap();
+        let coding = layout(Some(codec), WORKERS).coding.unwrap();
         for ((from, _), (to, _)) in first.workers.iter().zip(&mut second.workers) {
             let memory = from.codec_memory(TensorId(0)).unwrap();
             assert_eq!(memory.velocity.is_some(), codec.contains("momentum"));
@@ -290,7 +346,7 @@ fn a_job_that_takes_over_what_codecs_keep_goes_on_as_if_it_had_not_ended() {
 #[test]
 fn what_codecs_keep_is_read_and_set_between_rounds_and_of_its_own_length() {
     let mut job = Job::new("onebit");
-    let coding = layout(Some("onebit")).coding.unwrap();
+    let coding = layout(Some("onebit"), WORKERS).coding.unwrap();
     let (client, _) = &mut job.workers[1];
     assert_eq!(client.codec_memory(TensorId(0)), Ok(CodecMemory::default()));
     let short = CodecMemory { residual: Some(vec![0; 4 * ELEMENTS - 4]), velocity: None };

@@ -2,11 +2,21 @@
 
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-use sumpter_codec::{AUTO, BLOCK, CodecError, Factory, Registry, Selection};
-use sumpter_engine::Coding;
+use sumpter_codec::{AUTO, BLOCK, CodecError, Draws, Factory, Registry, Selection};
+use sumpter_engine::{CodecMemory, Coding};
 use sumpter_types::{Collective, Rank, ReduceOp, TensorSpec};
 
 static CODECS: LazyLock<RwLock<Registry>> = LazyLock::new(RwLock::default);
+
+/// What the codec of a tensor keeps from round to round, and where its random numbers go on, if it
+/// draws any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodecState {
+    /// Residual and momentum.
+    pub memory: CodecMemory,
+    /// What the random numbers of the next round are for.
+    pub draws: Option<Draws>,
+}
 
 /// The codecs that tensors of this process can be compressed by.
 pub fn codecs() -> Registry {
@@ -33,12 +43,17 @@ pub(crate) fn block_bytes(spec: &TensorSpec) -> Option<u64> {
     (!spec.compression.is_empty()).then(|| (BLOCK * spec.dtype.size()) as u64)
 }
 
-/// A codec with its arguments in canonical order. What none of the codecs is, is left as it is.
-pub(crate) fn canonical(text: String) -> String {
-    match text.is_empty() {
-        true => text,
-        false => codecs().select(&text).map_or(text, |selection| selection.to_string()),
+/// The codec of a tensor with its arguments in canonical order, and with what its random numbers
+/// are for. What none of the codecs is, is left as it is.
+pub(crate) fn canonical(name: &str, text: String) -> String {
+    if text.is_empty() {
+        return text;
     }
+    let Ok(mut selection) = codecs().select(&text) else { return text };
+    for spec in selection.specs_mut().iter_mut().filter(|spec| spec.scheme.draws()) {
+        spec.draws = spec.draws.or(Some(Draws::of(name)));
+    }
+    selection.to_string()
 }
 
 /// Whether a tensor can be compressed as it asks for.

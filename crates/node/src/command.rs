@@ -12,6 +12,7 @@ use sumpter_observe::Recording;
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Epoch, JobId, Rank, Stats, TensorSpec, Update};
 
+use crate::codecs::CodecState;
 use crate::completion::Promise;
 use crate::error::OpError;
 use crate::worker::decision::Deferred;
@@ -95,7 +96,7 @@ pub(crate) enum Command {
     /// Answer with what is mirrored here of a variable.
     Mirrored(DeclarationId, Sender<Vec<MirroredParts>>),
     /// Answer with what the codec of a compressed tensor has kept here.
-    CodecMemory(DeclarationId, Sender<Result<CodecMemory, OpError>>),
+    CodecMemory(DeclarationId, Sender<Result<CodecState, OpError>>),
     /// What a round does that was begun without saying so.
     Decide(Arc<Deferred>, Update),
     /// These bytes of this loop's part of a contribution are in the memory now.

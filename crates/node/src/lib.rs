@@ -29,7 +29,7 @@ mod trace;
 mod worker;
 
 pub use codec_rates::{addition_rate, candidate, codec_rates};
-pub use codecs::{codecs, register_codec};
+pub use codecs::{CodecState, codecs, register_codec};
 pub use command::MirroredParts;
 pub use completion::Completion;
 pub use error::{NodeError, OpError};

@@ -40,9 +40,12 @@ pub(crate) fn speeds(config: &Config) -> Speeds {
 /// How fast a codec is: as measured, or else as it is with the usual ways of error feedback and
 /// sums, which make a small difference.
 pub(crate) fn speeds_of(speeds: &Speeds, spec: &Spec) -> Option<CodecSpeeds> {
-    let exactly = speeds.codecs.get(&spec.to_string());
-    let usual = || speeds.codecs.get(&Spec::new(spec.scheme.clone()).to_string());
-    exactly.or_else(usual).copied().filter(|speeds| speeds.are_known())
+    let of = |spec: &Spec| speeds.codecs.get(&spec.to_string());
+    let usual = Spec::new(spec.scheme.clone());
+    // Of a codec of users, sums are never encoded.
+    let alike = Spec { two_way: spec.two_way, ..usual.clone() };
+    let found = of(spec).or_else(|| of(&alike)).or_else(|| of(&usual));
+    found.copied().filter(|speeds| speeds.are_known())
 }
 
 /// Bytes that one core of this machine sends or receives in a second over TCP, measured once: over

@@ -8,10 +8,10 @@ use sumpter_observe::{
     self as observe, Activity, Clockwork, Recording, Role, Tightened, Trace, TraceError, align,
     build, tighten,
 };
+use sumpter_types::StatusReport;
 
 use crate::error::NodeError;
 use crate::join::access;
-use crate::run::choices::line;
 
 /// What was written to a trace's file.
 #[derive(Clone, Debug)]
@@ -50,9 +50,11 @@ pub fn trace(
     let run = format!("{}/{:016x}", traces.job, traces.run);
     let mut trace = build(&run, &members, &traces.tensors, steps)?;
     let job = Some(traces.job.as_str());
-    let report = sumpter_coordinator::status(coordinator, &token, tls.as_ref(), job)?;
-    let choices = report.jobs.iter().filter(|job| job.name == traces.job);
-    trace.remarks = choices.flat_map(|job| &job.compression).map(line).collect();
+    match sumpter_coordinator::status(coordinator, &token, tls.as_ref(), job) {
+        Ok(report) => trace.remarks = remarks(&report, &traces.job),
+        // It may end with the run, of which everything is here.
+        Err(error) => tracing::warn!("the trace does not say what was compressed: {error}"),
+    }
     std::fs::write(path, observe::write(&trace))
         .map_err(|source| NodeError::TraceFile { path: path.to_owned(), source })?;
     Ok(TraceSummary {
@@ -63,6 +65,12 @@ pub fn trace(
         missing: traces.missing,
         clocks,
     })
+}
+
+/// What `auto` has chosen in a job.
+fn remarks(report: &StatusReport, job: &str) -> Vec<String> {
+    let choices = report.jobs.iter().filter(|known| known.name == job);
+    choices.flat_map(|job| &job.compression).map(ToString::to_string).collect()
 }
 
 fn complete_steps(trace: &Trace) -> usize {

@@ -2,7 +2,7 @@
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use sumpter_codec::{CodecError, Key, LowRank as RustLowRank, Scheme};
+use sumpter_codec::{CodecError, Draws, Key, LowRank as RustLowRank, Scheme, Spec};
 use sumpter_plan::CodedTensor;
 use sumpter_types::{Dtype, Rank, Round, TensorId};
 
@@ -10,9 +10,14 @@ use crate::errors::{ConfigError, from_codec};
 
 /// A codec with its arguments in canonical order; see the stub.
 #[pyfunction]
-#[pyo3(signature = (text, *, keeps = true))]
-pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
+#[pyo3(signature = (text, *, keeps = true, draws = None))]
+pub fn codec(text: &str, keeps: bool, draws: Option<(u32, u32)>) -> PyResult<String> {
     let mut selection = sumpter_node::codecs().select(text).map_err(from_codec)?;
+    if let Some((tensor, round)) = draws {
+        let draws = Draws { tensor: TensorId(tensor), round: Round(round) };
+        let drawing = selection.specs_mut().iter_mut().filter(|spec| spec.scheme.draws());
+        drawing.for_each(|spec| spec.draws = Some(draws));
+    }
     for spec in selection.specs_mut().iter_mut().filter(|_| !keeps) {
         if spec.momentum.is_some() {
             return Err(ConfigError::new_err(format!(
@@ -25,11 +30,14 @@ pub fn codec(text: &str, keeps: bool) -> PyResult<String> {
     Ok(selection.to_string())
 }
 
-/// Whether a codec keeps a residual, and whether momentum; see the stub.
+/// Whether a codec, or one of those to choose from, keeps a residual, and momentum, and draws
+/// random numbers; see the stub.
 #[pyfunction]
-pub fn codec_keeps(text: &str) -> PyResult<(bool, bool)> {
-    let spec = sumpter_node::codecs().parse(text).map_err(from_codec)?;
-    Ok((spec.feedback, spec.momentum.is_some()))
+pub fn codec_keeps(text: &str) -> PyResult<(bool, bool, bool)> {
+    let selection = sumpter_node::codecs().select(text).map_err(from_codec)?;
+    let any = |keeps: fn(&Spec) -> bool| selection.specs().iter().any(keeps);
+    let draws = any(|spec| spec.scheme.draws());
+    Ok((any(|spec| spec.feedback), any(|spec| spec.momentum.is_some()), draws))
 }
 
 /// The names of all codecs.

@@ -13,8 +13,7 @@ use sumpter_sum::InstructionSet;
 use sumpter_types::{Dtype, ReduceOp, Rule, Stats, Update};
 
 use crate::errors::{ConfigError, StartError, from_config, from_node, from_plan};
-use crate::own_codec::import_codecs;
-use crate::settings::load;
+use crate::settings::{load, load_with_codecs};
 
 /// How long a coordinator that is stopped waits for its members to leave.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -134,8 +133,7 @@ pub fn interruptible<T: Send>(
 /// Runs a summation server until its run is over or a signal arrives.
 #[pyfunction]
 pub fn serve(py: Python<'_>, settings: HashMap<String, String>) -> PyResult<()> {
-    let config = load(settings)?;
-    import_codecs(py, &config.codecs)?;
+    let config = load_with_codecs(py, settings)?;
     interruptible(py, |interrupted| sumpter_node::serve(&config, interrupted))
 }
 

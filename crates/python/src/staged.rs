@@ -1,9 +1,9 @@
 //! Staged rounds: what a device's streams wait for, and what they set off, without Python.
 //!
-//! A thread of Python may be stuck in a call of the device's driver, with or without the interpreter,
-//! behind a thread that waits for a stream. What such a stream waits for must therefore come about
-//! without both: a gate is opened by the event loop, and what has arrived in host memory is supplied
-//! by the driver's own thread.
+//! A thread of Python may be stuck in a call of the device's driver, with or without the
+//! interpreter, behind a thread that waits for a stream. What such a stream waits for must come
+//! about without both: a gate is opened by the event loop, and what has arrived in host memory is
+//! supplied by the driver's own thread.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -159,7 +159,7 @@ impl Arrival {
         Ok(py.detach(|| self.point.wait_until(Instant::now() + timeout)))
     }
 
-    /// The addresses of a C function, and of what it is to be called with once, so that this happens.
+    /// The addresses of a C function, and of what it is to be called with once: this happens then.
     fn host_function(&self) -> (usize, usize) {
         let given = Arc::into_raw(self.point.clone());
         (happen as *const () as usize, given as usize)

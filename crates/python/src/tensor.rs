@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyTuple};
-use sumpter_node::{CodecMemory, OpRequest, OrderSpan, Slices, Tensor as RustTensor};
+use sumpter_node::{CodecMemory, CodecState, OpRequest, OrderSpan, Slices, Tensor as RustTensor};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, Rule, Update};
 
@@ -150,15 +150,18 @@ impl Tensor {
         Ok(Handle::new(self.inner.set_state(parts)))
     }
 
-    /// What the codec keeps from round to round, residual and momentum; see the stub.
-    #[allow(clippy::type_complexity)] // Two parts, each of which may lack.
+    /// What the codec keeps from round to round, residual and momentum, and where its random
+    /// numbers go on; see the stub.
+    #[allow(clippy::type_complexity)] // Three parts, each of which may lack.
     fn codec_memory(
         &self,
         py: Python<'_>,
-    ) -> PyResult<(Option<Py<PyByteArray>>, Option<Py<PyByteArray>>)> {
-        let memory = py.detach(|| self.inner.codec_memory()).map_err(from_op)?;
+    ) -> PyResult<(Option<Py<PyByteArray>>, Option<Py<PyByteArray>>, Option<(u32, u32)>)> {
+        let CodecState { memory, draws } =
+            py.detach(|| self.inner.codec_memory()).map_err(from_op)?;
         let bytes = |part: Vec<u8>| PyByteArray::new(py, &part).unbind();
-        Ok((memory.residual.map(bytes), memory.velocity.map(bytes)))
+        let draws = draws.map(|draws| (draws.tensor.0, draws.round.0));
+        Ok((memory.residual.map(bytes), memory.velocity.map(bytes), draws))
     }
 
     /// Has the codec go on from what another run has kept; see the stub.

@@ -12,9 +12,8 @@ use sumpter_types::{Collective, Dtype, Epoch, Rank, ReduceOp, Rule, Staleness, T
 
 use crate::errors::{ConfigError, from_config, from_node, from_op};
 use crate::functions::{interruptible, stats_json};
-use crate::own_codec::import_codecs;
 use crate::seat::Seat;
-use crate::settings::load;
+use crate::settings::load_with_codecs;
 use crate::tensor::Tensor;
 
 /// The process's membership in a job.
@@ -36,8 +35,7 @@ impl Worker {
         settings: HashMap<String, String>,
         seat: Option<Py<Seat>>,
     ) -> PyResult<Worker> {
-        let config = load(settings)?;
-        import_codecs(py, &config.codecs)?;
+        let config = load_with_codecs(py, settings)?;
         let broken = || seat.as_ref().is_some_and(|seat| seat.get().is_broken());
         let joined = interruptible(py, |interrupted| {
             match RustWorker::join(&config, &mut || broken() || interrupted()) {

@@ -1,7 +1,9 @@
 //! What a member reports with its heartbeats.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::Rank;
@@ -30,7 +32,7 @@ pub struct Stats {
 }
 
 /// The codec that `auto` has chosen for tensors, and why: the same for all of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodecChoice {
     /// The codec; empty if they are not compressed.
     pub codec: String,
@@ -42,6 +44,36 @@ pub struct CodecChoice {
     pub example: String,
     /// The reason in a line, with the numbers of that one.
     pub reason: String,
+}
+
+/// In a line, for the log, the status and a trace.
+impl fmt::Display for CodecChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tensors, bytes, example, reason, .. } = self;
+        let plural = if *tensors == 1 { "" } else { "s" };
+        let (size, unit) = match *bytes as f64 / 1024.0 {
+            kib if kib < 1024.0 => (kib, "KiB"),
+            kib if kib < 1024.0 * 1024.0 => (kib / 1024.0, "MiB"),
+            kib => (kib / 1024.0 / 1024.0, "GiB"),
+        };
+        let size = format!("{tensors} tensor{plural} of {size:.1} {unit}");
+        write!(f, "compression auto, {size}: {reason} ({example})")
+    }
+}
+
+/// The parts, and the `line` that they make.
+impl Serialize for CodecChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { codec, tensors, bytes, example, reason } = self;
+        let mut parts = serializer.serialize_struct("CodecChoice", 6)?;
+        parts.serialize_field("codec", codec)?;
+        parts.serialize_field("tensors", tensors)?;
+        parts.serialize_field("bytes", bytes)?;
+        parts.serialize_field("example", example)?;
+        parts.serialize_field("reason", reason)?;
+        parts.serialize_field("line", &self.to_string())?;
+        parts.end()
+    }
 }
 
 /// How often a rank came last.

@@ -14,6 +14,7 @@ from typing import Any
 
 from sumpter import _native
 from sumpter._core import callbacks, device_link, seat
+from sumpter._core.compression.codecs import going_on
 from sumpter._core.handles import RoundHandle
 from sumpter._core.rendezvous import (
     Board,
@@ -168,8 +169,12 @@ class Session:
         key = (name, *described)
         tensor = self._declared.get(key)
         if tensor is None:
+            restored = self.restored.get(name)
+            if restored is not None:
+                compression = going_on(compression, restored.draws)
+                described = described._replace(compression=compression)
             tensor = self._declared[key] = Tensor(self, name, described)
-            if name in self.restored and tensor.keeps:
+            if restored is not None and tensor.keeps:
                 tensor.restore(self.restored.pop(name))
         return tensor
 

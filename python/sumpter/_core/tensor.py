@@ -77,6 +77,8 @@ class CodecMemory(NamedTuple):
 
     residual: bytearray | memoryview | None = None
     momentum: bytearray | memoryview | None = None
+    # Where the codec's random numbers go on: a tensor's number and a round.
+    draws: tuple[int, int] | None = None
 
 
 def ready_times(begun: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
@@ -244,7 +246,7 @@ class Tensor:
         """Puts what is to be restored before the next round."""
         memory, self._restored = self._restored, None
         self._submit = self.native.submit
-        return None if memory is None else self.native.set_codec_memory(*memory)
+        return None if memory is None else self.native.set_codec_memory(*memory[:2])
 
     @staticmethod
     def _after_restoring(restored: RoundHandle | None, round_: RoundHandle) -> RoundHandle:

@@ -26,7 +26,7 @@ SECRET_HEADER = "X-Sumpter-Secret"
 TRIES, TRIES_S = 10, 60.0
 SESSIONS, SESSION_S = 32, 12 * 3600.0
 LONGEST_TOKEN = 4096
-# Letters and digits that nobody mistakes for another.
+# Letters and digits that do not look like others.
 _ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 
@@ -81,7 +81,7 @@ class Access:
             raise Refused(403, "only the console's own page may ask for this")
 
     def unlock(self, word: str) -> str:
-        """A secret for whoever knows the code or the job's token."""
+        """A session's secret, in exchange for the code or the job's token."""
         if not 0 < len(word) <= LONGEST_TOKEN:
             raise Refused(400, "give the job's token, or the code that `sumpter console` printed")
         with self._lock:

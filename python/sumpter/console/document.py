@@ -100,7 +100,7 @@ def _jobs_by_server(view: View) -> dict[int, str]:
 def _table(
     rows: Sequence[MemberRow], columns: Sequence[str], jobs: dict[int, str]
 ) -> dict[str, Any]:
-    """The table without columns in which nobody has anything."""
+    """The table without columns that are empty in all rows."""
     texts = [
         cells(row) | {"jobs": jobs.get(row.number, ""), "last": row.waited_for} for row in rows
     ]

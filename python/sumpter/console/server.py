@@ -131,7 +131,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(tuple(found[0][4][:2]), _Handler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks DNS for a name that nobody needs.
+        # HTTPServer's own asks DNS for a name that is not used here.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -4,7 +4,7 @@ It has the ordered effect of JAX's own host callbacks: a compiled program runs i
 the order in which the function called them, one program after the other, and calls outside of
 programs wait for those. All ranks run the same functions, so no two ranks wait in different
 collectives, whatever XLA makes of the programs, and calls without a name are matched by their
-order. None is dropped because nobody uses its result, merged with another, or run twice.
+order. None is dropped because its result is unused, merged with another, or run twice.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class CodecChoice:
     tensors: int
     bytes: float
     example: str  # the name of the largest one
-    reason: str  # in a line, with the numbers of that one
+    reason: str  # with the numbers of that one
+    line: str  # all of it
 
 
 @dataclass(frozen=True)
@@ -270,9 +271,10 @@ def _rack_hubs(counters: Mapping[str, Any]) -> RackHubs | None:
 
 
 def _choice(entry: Mapping[str, Any]) -> CodecChoice:
-    codec, example, reason = (str(entry.get(key, "")) for key in ("codec", "example", "reason"))
+    texts = ("codec", "example", "reason", "line")
+    codec, example, reason, line = (str(entry.get(key, "")) for key in texts)
     tensors, size = int(_number(entry.get("tensors"))), _number(entry.get("bytes"))
-    return CodecChoice(codec, tensors, size, example, reason)
+    return CodecChoice(codec, tensors, size, example, reason, line)
 
 
 def _late(entry: Mapping[str, Any]) -> Late:

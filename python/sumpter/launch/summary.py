@@ -141,11 +141,7 @@ def _racks(job: Job) -> list[Text]:
 
 def compression_lines(job: Job) -> list[str]:
     """What `auto` has chosen: a line for tensors that are treated alike, the most bytes first."""
-    return [
-        f"Compression auto, {counted(choice.tensors, 'tensor')} of {format_bytes(choice.bytes)}: "
-        f"{choice.reason} ({choice.example})"
-        for choice in job.compression
-    ]
+    return [f"{choice.line[:1].upper()}{choice.line[1:]}" for choice in job.compression]
 
 
 def _drain(job: Job) -> list[Text]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import struct
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +19,9 @@ from hypothesis import strategies as st
 from jobs import TOKEN, Job
 from sumpter import trace
 from sumpter.cli import main
+
+# The file that was written without the job's status.
+REST = "rest.pftrace"
 
 LAYERS = ("push_pull.layer0", "push_pull.layer1")  # of workers/traced.py
 
@@ -43,10 +49,50 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
         with printed.open("w") as out, pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdout", out)
             code = run(*command, "--coordinator", job.address)
+        with connected_once(job.address) as address:
+            code_of_rest = run(
+                *("trace", "--steps", "4", "-o", str(folder / REST), "--token", TOKEN),
+                *("--coordinator", address),
+            )
         (folder / "stop").touch()
         job.finish()
-    assert code == 0
+    assert (code, code_of_rest) == (0, 0)
     yield path, json.loads(printed.read_text())
+
+
+@contextlib.contextmanager
+def connected_once(address: str) -> Iterator[str]:
+    """An address that leads to another one for the first connection, and then to none."""
+    host, port = address.rsplit(":", 1)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def relay() -> None:
+        client, _ = listener.accept()
+        listener.close()
+        with client, socket.create_connection((host, int(port))) as server:
+            back = threading.Thread(target=pump, args=(server, client))
+            back.start()
+            pump(client, server)
+            back.join()
+
+    thread = threading.Thread(target=relay)
+    thread.start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    thread.join()
+
+
+def test_a_trace_is_written_where_the_coordinator_ends_before_it_says_what_was_chosen(
+    recorded: tuple[Path, dict[str, object]],
+) -> None:
+    whole, rest = (trace.read(path) for path in (recorded[0], recorded[0].with_name(REST)))
+    assert whole.remarks and not rest.remarks
+    assert {one.process for one in whole.slices} == {one.process for one in rest.slices}
 
 
 def test_a_running_job_is_traced_with_all_its_processes(

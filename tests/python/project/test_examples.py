@@ -105,7 +105,17 @@ def test_a_linear_model_learns_by_the_service(launcher: tuple[str, ...]) -> None
 
 
 def test_tiny_gpt_learns_and_writes() -> None:
-    output = run(*sumpter_run("-n", "2", "-s", "1"), "examples/tiny_gpt.py")
+    expect_language(run(*sumpter_run("-n", "2", "-s", "1"), "examples/tiny_gpt.py"))
+
+
+@pytest.mark.parametrize("model", [(), ("--linen",)], ids=["nnx", "linen"])
+def test_a_language_model_of_flax_learns_and_writes(model: tuple[str, ...]) -> None:
+    for package in ("jax", "optax", "flax"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install {package}")
+    expect_language(run(*sumpter_run("-n", "2", "-s", "1"), "examples/jax_lm.py", *model))
+
+
+def expect_language(output: str) -> None:
     losses = re.search(r"loss per character: ([\d.]+) at first, ([\d.]+) at last", output)
     assert losses is not None, output
     assert float(losses[2]) < 0.7 * float(losses[1])

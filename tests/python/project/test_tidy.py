@@ -377,7 +377,7 @@ def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.Monk
     lost = [
         f"{mutant.name}: {mutant.file}"
         for mutant in mutants.MUTANTS
-        if (ROOT / mutants.ENGINE / mutant.file).read_text().count(mutant.sound) != 1
+        if (ROOT / mutant.finder.folder / mutant.file).read_text().count(mutant.sound) != 1
     ]
     found(lost, "tests/mutants/mutants.py: say where these lines are now")
 

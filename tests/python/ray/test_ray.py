@@ -195,7 +195,8 @@ def test_after_a_lost_worker_a_new_group_trains_and_helpers_join_when_they_can(
 
 
 DRIVER = """
-import time
+import select
+import sys
 from pathlib import Path
 import ray
 from ray.train import ScalingConfig
@@ -219,7 +220,8 @@ try:
     ).fit()
 finally:
     Path(FOLDER, "ended").touch()
-    time.sleep(1000)
+    # Lives until the test closes its input or ends.
+    select.select([sys.stdin], [], [], 120)
 """
 
 
@@ -227,6 +229,7 @@ def test_an_aborted_run_leaves_nothing_while_its_driver_lives(cluster: str, tmp_
     driver = subprocess.Popen(
         (sys.executable, "-c", DRIVER.replace("FOLDER", repr(str(tmp_path)))),
         env={**os.environ, "RAY_ADDRESS": cluster, "HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
     )
     try:
         eventually((tmp_path / "trains").exists, lambda: f"code {driver.poll()}")
@@ -237,7 +240,7 @@ def test_an_aborted_run_leaves_nothing_while_its_driver_lives(cluster: str, tmp_
         assert driver.poll() is None
     finally:
         driver.kill()
-        driver.wait()
+        driver.communicate()  # closes its input
 
 
 def by_horovods_interface(config: dict) -> list:

@@ -52,6 +52,16 @@ def test_what_a_codec_has_left_out_is_taken_along_when_a_worker_joins(
     assert job.exit_code(2) == 0, job.report("the newcomer failed")
 
 
+def test_what_a_codec_has_left_out_stays_in_the_job_when_a_worker_leaves_in_good_order(
+    make_job: Callable[..., Job],
+) -> None:
+    settings = {"compression_min_bytes": 1024, "partition_bytes": "16KiB"}
+    job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S, **settings)
+    job.start("elastic_leaves.py")
+    assert job.exit_code(0) == 143, job.report("the worker did not leave")
+    assert job.exit_code(1) == job.exit_code(2) == 0, job.report("those that stayed failed")
+
+
 @pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
 def test_survivors_complete_an_interrupted_step_among_themselves(
     make_job: Callable[..., Job], optimizer: str

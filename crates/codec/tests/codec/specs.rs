@@ -35,7 +35,7 @@ fn error_feedback_is_off_for_16_bit_floats_and_what_is_unbiased() {
 proptest! {
     #[test]
     fn a_spec_is_written_as_it_is_read(
-        spec in select([&SPECS[..], &["powersgd:rank=3,seed=9", "int8:scale=shared"]].concat()),
+        spec in select([&SPECS[..], &["powersgd:rank=3,seed=9", "randomk:k=9,from=7.2"]].concat()),
         ef in select(vec!["", "ef=true", "ef=false"]),
         rest in select(vec!["", "momentum=0.9", "nan=skip", "momentum=0.125,nan=skip"]),
     ) {
@@ -90,6 +90,11 @@ fn errors_name_the_codec_and_the_remedy() {
         ("dithering:bits=4,k=3", "codec dithering: k=3: give either bits or k"),
         ("dithering:normalize=l1", "codec dithering: normalize=l1: give max or l2"),
         ("powersgd:rank=0", "codec powersgd: rank=0: give a whole number of 1 to 1024"),
+        (
+            "randomk:k=1,from=7",
+            "codec randomk: from=7: give two numbers as TENSOR.ROUND, or leave it out",
+        ),
+        ("int8:from=1.2", "codec int8 takes no argument 'from'"),
         ("randomk:k=1,seed=x", "codec randomk: seed=x: give a whole number below 2^64"),
         ("bf16:momentum=1", "codec bf16: momentum=1: give a factor from 0 to less than 1"),
         ("bf16:nan=hide", "codec bf16: nan=hide: give pass or skip"),

@@ -101,6 +101,20 @@ fn all_ranks_draw_the_same_elements_and_their_codes_add_up() {
 }
 
 #[test]
+fn what_goes_on_from_an_earlier_job_draws_as_if_that_had_not_ended() {
+    let x: Vec<f32> = (0..LEN).map(|i| (i as f32 / 100.0).sin()).collect();
+    for text in ["randomk:k=0.1", "dithering:bits=2,seed=5"] {
+        let of = |text: &str, key| round(&codec(text, LEN).without_memory(), key, &x);
+        let at = |tensor, round| Key { tensor: TensorId(tensor), ..key(round, 1) };
+        let through = of(text, at(7, 120));
+        let resumed = format!("{text},from=7.117");
+        assert_eq!(of(&resumed, at(2, 3)), through, "{text}");
+        assert_ne!(of(&resumed, at(2, 2)), through, "{text}");
+        assert_ne!(of(text, at(2, 120)), through, "{text}");
+    }
+}
+
+#[test]
 fn draws_differ_by_round_rank_and_seed() {
     let x: Vec<f32> = (0..1024).map(|i| (i as f32).cos()).collect();
     let (codec, seeded) = (codec("dithering", 1024), codec("dithering:seed=1", 1024));

@@ -241,6 +241,12 @@ impl<M: Memory> Client<M> {
         }
     }
 
+    /// The round of a tensor that this worker begins next.
+    #[must_use]
+    pub fn next_own_round(&self, tensor: TensorId) -> Option<Round> {
+        self.next_round(tensor, self.operations.own_tier(tensor)?)
+    }
+
     /// The next round of a tensor that is encoded goes on from this, as [`codec_memory`] returned
     /// it in this client or another one; what the codec does not keep is not used.
     ///

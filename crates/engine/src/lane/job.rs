@@ -25,7 +25,7 @@ use sumpter_endpoint::{ConnId, Violation};
 const MAX_GROUPS: usize = 4096;
 
 /// Codecs with their arguments that a job may use.
-const MAX_CODECS: usize = 256;
+const MAX_CODECS: usize = 1 << 14;
 
 /// Where a partition's state is.
 pub(super) type PartitionIndex = usize;

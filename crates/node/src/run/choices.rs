@@ -73,7 +73,7 @@ impl WorkerRun {
         }
         for (kind, choice) in &summary {
             if choices.logged.insert(kind.clone()) && says {
-                tracing::info!(target: "notice", %epoch, "{}", line(choice));
+                tracing::info!(target: "notice", %epoch, "{choice}");
             }
         }
         choices.reported = summary.into_iter().map(|(_, choice)| choice).collect();
@@ -84,18 +84,6 @@ impl WorkerRun {
         let first = self.view.living().next().map(|worker| worker.rank);
         first == Some(self.rank) && self.view.job.event_loop() == 0
     }
-}
-
-/// A choice in a line of the log.
-pub(crate) fn line(choice: &CodecChoice) -> String {
-    let CodecChoice { tensors, bytes, example, reason, .. } = choice;
-    let plural = if *tensors == 1 { "" } else { "s" };
-    let (size, unit) = match *bytes as f64 / 1024.0 {
-        kib if kib < 1024.0 => (kib, "KiB"),
-        kib if kib < 1024.0 * 1024.0 => (kib / 1024.0, "MiB"),
-        kib => (kib / 1024.0 / 1024.0, "GiB"),
-    };
-    format!("compression auto, {tensors} tensor{plural} of {size:.1} {unit}: {reason} ({example})")
 }
 
 /// What was chosen for all tensors, the most bytes first.

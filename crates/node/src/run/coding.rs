@@ -24,6 +24,8 @@ pub(crate) struct TensorCoding {
 #[derive(Clone, Debug)]
 struct Auto {
     candidates: Vec<Spec>,
+    /// The same for any tensor: without what random numbers are for.
+    plain: Vec<Spec>,
     /// The whole tensor: all event loops choose alike.
     tensor: CodedTensor,
     served: Range<u64>,
@@ -51,7 +53,9 @@ impl TensorCoding {
                 Some(Selection::Auto(candidates)) => {
                     let bytes = elements * spec.dtype.size() as u64;
                     let tensor = CodedTensor { bytes, dtype: spec.dtype };
-                    let auto = Auto { candidates, tensor, served, verdict: None };
+                    let any = |spec: &Spec| Spec { draws: None, ..spec.clone() };
+                    let plain = candidates.iter().map(any).collect();
+                    let auto = Auto { candidates, plain, tensor, served, verdict: None };
                     TensorCoding { now: None, auto: Some(auto) }
                 }
                 Some(Selection::Codec(codec)) => {
@@ -65,7 +69,7 @@ impl TensorCoding {
 
     /// What there is to choose from, if that is chosen, for which tensor.
     pub(crate) fn choice(&self) -> Option<(CodedTensor, &[Spec])> {
-        self.auto.as_ref().map(|auto| (auto.tensor, auto.candidates.as_slice()))
+        self.auto.as_ref().map(|auto| (auto.tensor, auto.plain.as_slice()))
     }
 
     /// What a residual can be kept by: the codec of this epoch, or of those to choose from the
@@ -92,7 +96,9 @@ impl TensorCoding {
         let Some(auto) = &mut self.auto else { return false };
         let codec = verdict.codec();
         let is_other = auto.verdict.as_ref().is_some_and(|last| last.codec() != codec);
-        let spec = auto.candidates.iter().find(|spec| Some(spec.to_string().as_str()) == codec);
+        let mut pairs = auto.plain.iter().zip(&auto.candidates);
+        let spec = pairs.find(|(plain, _)| Some(plain.to_string().as_str()) == codec);
+        let spec = spec.map(|(_, spec)| spec);
         let elements = auto.tensor.bytes / auto.tensor.dtype.size() as u64;
         self.now = spec.and_then(|spec| {
             Coding::new(&codecs(), spec, elements, auto.served.clone()).map(Arc::new).ok()

@@ -2,17 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use sumpter_codec::BLOCK;
+use sumpter_codec::{BLOCK, Draws};
 use sumpter_engine::{CodecMemory, CodecMemoryError};
 use sumpter_types::TensorId;
 
+use crate::codecs::{CodecState, selection_of};
 use crate::error::OpError;
 use crate::run::WorkerRun;
 
 impl WorkerRun {
     /// What the codec of this loop's part of a tensor has kept.
-    pub(crate) fn codec_memory(&self, id: TensorId) -> Result<CodecMemory, OpError> {
-        self.client.codec_memory(id).map_err(|error| self.about_memory(id, &error))
+    pub(crate) fn codec_memory(&self, id: TensorId) -> Result<CodecState, OpError> {
+        let memory = self.client.codec_memory(id);
+        let memory = memory.map_err(|error| self.about_memory(id, &error))?;
+        Ok(CodecState { memory, draws: self.draws(id) })
+    }
+
+    fn draws(&self, id: TensorId) -> Option<Draws> {
+        let selection = selection_of(self.table.spec(id)?).ok()??;
+        let first = selection.specs().iter().find_map(|spec| spec.draws)?;
+        Some(first.after(self.client.next_own_round(id)?))
     }
 
     /// The codec of this loop's part of a tensor goes on from what another run has kept.

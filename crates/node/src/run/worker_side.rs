@@ -12,12 +12,13 @@ use crossbeam_channel::Sender;
 use sumpter_config::{Colocated, Config, readable};
 use sumpter_coordinator::Member;
 use sumpter_endpoint::{ConnId, Violation};
-use sumpter_engine::{CodecMemory, Event, OpId, Peer, Request};
+use sumpter_engine::{Event, OpId, Peer, Request};
 use sumpter_membership::{ClusterView, FatalKind, MemberEvent};
 use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Epoch, Rank, TensorId, TensorSpec, Update};
 
 use crate::cluster::lanes::make_room;
+use crate::codecs::CodecState;
 use crate::command::{Command, DeclarationId, Given, MirroredParts, Submission, Subscription};
 use crate::completion::Promise;
 use crate::counters::Report;
@@ -352,10 +353,10 @@ impl WorkerSide {
     }
 
     /// What the codec of a compressed tensor has kept here.
-    pub(crate) fn codec_memory(&self, id: DeclarationId) -> Result<CodecMemory, OpError> {
-        let Some(run) = &self.run else { return Ok(CodecMemory::default()) };
+    pub(crate) fn codec_memory(&self, id: DeclarationId) -> Result<CodecState, OpError> {
+        let Some(run) = &self.run else { return Ok(CodecState::default()) };
         let id = run.table.numbered(id);
-        id.map_or(Ok(CodecMemory::default()), |id| run.codec_memory(id))
+        id.map_or(Ok(CodecState::default()), |id| run.codec_memory(id))
     }
 
     /// More of a contribution is there.

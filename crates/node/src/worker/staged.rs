@@ -7,8 +7,8 @@
 //!
 //! A stream of the device may wait for a slice behind a gate. The event loop opens it in the moment
 //! in which the slice is final, or the round has failed. A callback would come too late: the
-//! notifying thread runs Python and calls the device's driver, and can be stuck behind a thread that
-//! waits for that very stream.
+//! notifying thread runs Python and calls the device's driver, and can be stuck behind a thread
+//! that waits for that very stream.
 
 use std::fmt;
 use std::ops::Range;
@@ -96,8 +96,8 @@ impl Staged {
         Staged { parts, slices: Arc::new(slices), progress, notifier }
     }
 
-    /// Has a gate opened when a slice is final, or never will be. Returns whether it will be opened:
-    /// not if the slice is final, the round has failed, or there is no such slice.
+    /// Has a gate opened when a slice is final, or never will be. Returns whether it will be: not
+    /// if the slice is final, the round has failed, or there is no such slice.
     pub(crate) fn hold(&self, slice: usize, gate: Gate) -> bool {
         let mut progress = self.progress();
         let has_failed = progress.has_failed;

@@ -10,6 +10,7 @@ use sumpter_transport::TensorMemory;
 use sumpter_types::{Collective, Rank, ReduceOp, Rule, Staleness, TensorSpec, Update};
 
 use crate::cluster::shards::Held;
+use crate::codecs::CodecState;
 use crate::codecs::{self, canonical};
 use crate::command::{Command, DeclarationId, Given, MirroredParts, Submission};
 use crate::completion::{Callback, Completion, OnFailure, Promise};
@@ -126,8 +127,8 @@ impl Tensor {
     ///
     /// # Errors
     /// While a round is under way, or if the session is over.
-    pub fn codec_memory(&self) -> Result<CodecMemory, OpError> {
-        let Ok(id) = &self.id else { return Ok(CodecMemory::default()) };
+    pub fn codec_memory(&self) -> Result<CodecState, OpError> {
+        let Ok(id) = &self.id else { return Ok(CodecState::default()) };
         let closed = || OpError::Closed("the session has been shut down".into());
         let of_part = |number: u32| {
             let (answer, memory) = bounded(1);
@@ -138,11 +139,11 @@ impl Tensor {
         let of_parts = self.parts.iter().map(|(number, _)| of_part(*number));
         let of_parts = of_parts.collect::<Result<Vec<_>, _>>()?;
         let joined = |of: fn(&CodecMemory) -> &Option<Vec<u8>>| {
-            of_parts.iter().any(|part| of(part).is_some()).then(|| {
+            of_parts.iter().any(|part| of(&part.memory).is_some()).then(|| {
                 // A part that was not encoded yet has left nothing out.
                 let zeros = |bytes: &Range<usize>| vec![0; self.kept_bytes(bytes).len()];
                 let parts = self.parts.iter().zip(&of_parts);
-                let parts = parts.map(|((_, bytes), part)| match of(part) {
+                let parts = parts.map(|((_, bytes), part)| match of(&part.memory) {
                     Some(part) => part.clone(),
                     None => zeros(bytes),
                 });
@@ -150,7 +151,8 @@ impl Tensor {
             })
         };
         let (residual, velocity) = (joined(|of| &of.residual), joined(|of| &of.velocity));
-        Ok(CodecMemory { residual, velocity })
+        let memory = CodecMemory { residual, velocity };
+        Ok(CodecState { memory, draws: of_parts.first().and_then(|part| part.draws) })
     }
 
     /// The next round of a compressed tensor goes on from what [`codec_memory`](Self::codec_memory)
@@ -353,7 +355,7 @@ pub(crate) fn normalized(mut spec: TensorSpec, world_size: usize) -> TensorSpec 
         spec.rule = None;
         spec.staleness = Staleness::SYNCHRONOUS;
     }
-    spec.compression = canonical(spec.compression);
+    spec.compression = canonical(&spec.name, spec.compression);
     spec.ranks.sort_unstable();
     spec.ranks.dedup();
     if spec.ranks.len() == world_size {

@@ -121,6 +121,11 @@ def forgetful(codec: str) -> str:
     return _native.codec(codec, keeps=False) if codec else codec
 
 
+def going_on(codec: str, draws: tuple[int, int] | None) -> str:
+    """The codec whose random numbers go on from an earlier job, if it draws any."""
+    return _native.codec(codec, draws=draws) if codec and draws is not None else codec
+
+
 def has_momentum(codec: str) -> bool:
     """Whether a codec in canonical form has momentum of its own."""
     return any(pair.startswith("momentum=") for pair in codec.partition(":")[2].split(","))

@@ -78,6 +78,14 @@ def with_own(alike: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return {name: _with_own(entry, own.get(name)) for name, entry in alike.items()}
 
 
+def draws_of(entry: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Where random numbers go on, of a state that may be of a codec without them."""
+    if entry.get("draws") is None:
+        return None
+    tensor, round_ = entry["draws"]
+    return int(tensor), int(round_)
+
+
 def as_bytes(array: np.ndarray) -> memoryview:
     """The bytes of an array as the core takes them."""
     return memoryview(np.ascontiguousarray(array, dtype=np.float32).reshape(-1)).cast("B")
@@ -105,16 +113,18 @@ def _entry(session: Session, tensor: Tensor) -> dict[str, Any]:
         return None if part is None else np.frombuffer(part, dtype=np.float32).reshape(shape)
 
     residual, momentum = array(memory.residual), array(memory.momentum)
-    return {"rank": session.rank, "residual": residual, "momentum": momentum}
+    parts = {"residual": residual, "momentum": momentum, "draws": memory.draws}
+    return {"rank": session.rank, **parts}
 
 
 def _memory(name: str, entry: Mapping[str, Any]) -> CodecMemory:
     try:
         parts = entry["residual"], entry["momentum"]
+        draws = draws_of(entry)
         int(entry["rank"])
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
             f"compression state of {name!r}: expected rank, residual and momentum as "
             f"compression_state() has them, not {entry!r:.80}"
         ) from None
-    return CodecMemory(*(None if part is None else as_bytes(part) for part in parts))
+    return CodecMemory(*(None if part is None else as_bytes(part) for part in parts), draws)

@@ -12,8 +12,8 @@ import torch
 from sumpter import _native
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits
-from sumpter._core.compression.codecs import NoneCompressor
-from sumpter._core.compression.memory import as_bytes
+from sumpter._core.compression.codecs import NoneCompressor, going_on
+from sumpter._core.compression.memory import as_bytes, draws_of
 from sumpter._core.handles import Handle
 from sumpter._core.names import Operation
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
@@ -126,7 +126,9 @@ class RepeatedReduction:
             or packed.shape != self._shape
             or sharded != self._sharded
         ):
-            declared = _declare(session, self.name, packed, reduction, ranks, sharded, self.codec)
+            draws = None if self._restored is None else self._restored.draws
+            codec = going_on(self.codec, draws)
+            declared = _declare(session, self.name, packed, reduction, ranks, sharded, codec)
             self._declared, self._dtype, self._shape = declared, packed.dtype, packed.shape
             self._sharded = sharded
         if self._restored is not None:
@@ -150,9 +152,10 @@ class RepeatedReduction:
                 memory = declared.codec_memory()
         residual, momentum = (
             None if part is None else torch.frombuffer(bytearray(part), dtype=torch.float32)
-            for part in memory
+            for part in (memory.residual, memory.momentum)
         )
-        return {"rank": membership.rank(), "residual": residual, "momentum": momentum}
+        parts = {"residual": residual, "momentum": momentum, "draws": memory.draws}
+        return {"rank": membership.rank(), **parts}
 
     def load(self, state: Mapping[str, Any]) -> bool:
         """Goes on from a state; of another rank, without what that rank had left out.
@@ -163,7 +166,8 @@ class RepeatedReduction:
         residual = state["residual"] if is_own else None
         parts = (residual, state.get("momentum"))
         self._restored = CodecMemory(
-            *(None if part is None else as_bytes(part.detach().cpu().numpy()) for part in parts)
+            *(None if part is None else as_bytes(part.detach().cpu().numpy()) for part in parts),
+            draws_of(state),
         )
         return not is_own and state["residual"] is not None
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import torch
 
 from sumpter._core import membership, seat, staging
-from sumpter._core.reduction import Max
-from sumpter._errors import HostsUpdatedInterrupt
+from sumpter._core.reduction import Max, Sum
+from sumpter._errors import HostsUpdatedInterrupt, UnsupportedError
 from sumpter.torch.collectives.allreduces import allreduce
 from sumpter.torch.elastic.sampler import ElasticSampler
 from sumpter.torch.elastic.shares import Share, is_shared, sync_shares, take_share
@@ -22,8 +23,13 @@ from sumpter.torch.functions import (
 )
 from sumpter.torch.training.gradients import GradientExchange
 
+_log = logging.getLogger("sumpter")
+
 # Who has been at work longest: it has what newcomers need.
 OLDEST = 0
+
+# The exit code of a worker that was asked to leave: that of a process that SIGTERM ends.
+LEFT = 143
 
 
 class State:
@@ -37,6 +43,7 @@ class State:
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._reset_callbacks: list[Callable[[], object]] = []
+        self._leaves = False
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Adds functions to call when the workers have changed, before training goes on.
@@ -63,14 +70,49 @@ class State:
         self.save()
         self.check_host_updates()
 
+    def leave(self) -> None:
+        """Has this worker leave the job at its next commit, in good order.
+
+        There it hands what codecs have left out of its gradients to a worker that stays, and ends
+        with exit code 143; the others go on without it. It may be called by a signal handler.
+        UnsupportedError in a job that is not elastic.
+        """
+        if not seat.held():
+            raise UnsupportedError(
+                "leave() is for a worker of an elastic job: set min_workers, and call it after "
+                "init()"
+            )
+        self._leaves = True
+
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks if any knows of lost or new workers."""
+        """Raises HostsUpdatedInterrupt on all ranks if workers were lost, have come, or leave.
+
+        On those that leave it ends the process, by SystemExit.
+        """
         if not seat.held():
             return
-        changed = torch.tensor([seat.has_changed()], dtype=torch.int32)
-        if allreduce(changed, op=Max, name="elastic.changed").item():
-            self.carry_over()
-            raise HostsUpdatedInterrupt
+        leaves = self._leaves
+        news = torch.tensor([seat.has_changed(), leaves], dtype=torch.int32)
+        has_changed, any_leaves = allreduce(news, op=Max, name="elastic.changed").tolist()
+        if not has_changed and not any_leaves:
+            return
+        self.carry_over()
+        if any_leaves:
+            self._hand_on(leaves)
+        if leaves:
+            _log.warning("this worker was asked to leave: the others go on without it")
+            raise SystemExit(LEFT)
+        raise HostsUpdatedInterrupt
+
+    def _hand_on(self, leaves: bool) -> None:
+        """What those that leave have, and would be lost, goes to one that stays."""
+        everyone = torch.zeros(membership.size(), dtype=torch.int32)
+        everyone[membership.rank()] = 2 if leaves else 1
+        # Of workers that have died there is a zero.
+        said = allreduce(everyone, op=Sum, name="elastic.leaving").tolist()
+        staying = [rank for rank, word in enumerate(said) if word == 1]
+        leaving = [rank for rank, word in enumerate(said) if word == 2]
+        self.hand_on(staying, leaving)
 
     def save(self) -> None:
         """Keeps the state in memory."""
@@ -82,6 +124,9 @@ class State:
 
     def carry_over(self) -> None:
         """Keeps what goes with this job, for sync() in the next: called on all ranks."""
+
+    def hand_on(self, staying: Collection[int], leaving: Collection[int]) -> None:
+        """Gives ranks that stay what would be lost with those that leave: called on all ranks."""
 
     def sync(self) -> None:
         """Gives all ranks the state of the oldest."""
@@ -171,8 +216,13 @@ class TorchState(ObjectState):
         for name in self._held:
             if is_shared(value := getattr(self, name)):
                 self._offers[name] = [take_share(value)]
-            elif isinstance(exchange := getattr(value, "_exchange", None), GradientExchange):
-                exchange.carry_over()
+        for exchange in self._exchanges():
+            exchange.carry_over()
+
+    def hand_on(self, staying: Collection[int], leaving: Collection[int]) -> None:
+        """Gives the lowest rank that stays what codecs of those that leave have left out."""
+        for exchange in self._exchanges():
+            exchange.hand_on(staying, leaving)
 
     def sync(self) -> None:
         """Gives everything the state of the oldest rank, and keeps it."""
@@ -189,6 +239,13 @@ class TorchState(ObjectState):
             reset = getattr(getattr(self, name), "reset", None)
             if callable(reset):
                 reset()
+
+    def _exchanges(self) -> Iterable[GradientExchange]:
+        """Of the optimizers that average gradients."""
+        for name in self._held:
+            exchange = getattr(value := getattr(self, name), "_exchange", None)
+            if isinstance(exchange, GradientExchange) and not is_shared(value):
+                yield exchange
 
     def _save_held(self) -> None:
         for name, before in self._held.items():

@@ -6,20 +6,22 @@ backward ends. The hooks, the counting of passes and the exchange are here for b
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sumpter import _native
 from sumpter._core import membership
-from sumpter._core.compression.choice import Limits, gradient_codecs
+from sumpter._core.compression.choice import OFF, Limits, gradient_codecs
 from sumpter._core.compression.codecs import is_low_rank
 from sumpter._core.compression.memory import report_dropped
 from sumpter._core.handles import ChainedHandle, Handle
-from sumpter._core.process_sets import ProcessSet, global_process_set, label
-from sumpter._core.reduction import Reduction
+from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
+from sumpter._core.reduction import Reduction, Sum
 from sumpter._errors import UnsupportedError
+from sumpter.torch.collectives.allreduces import allreduce
 from sumpter.torch.collectives.exchange import sparse_allreduce_async
 from sumpter.torch.collectives.reduction import RepeatedReduction
 from sumpter.torch.tensors import dtype_name
@@ -243,6 +245,33 @@ class GradientExchange(PassCounter):
         """Takes along to the next job what codecs keep in this one."""
         for _, own in self._keeping():
             own.load(own.state())
+
+    def hand_on(self, staying: Collection[int], leaving: Collection[int]) -> None:
+        """What ranks that leave the job have left out goes to the lowest one that stays.
+
+        Called on all ranks, while no gradient is in flight. That one adds it to its own, so that
+        it counts once; it travels as it is.
+        """
+        if not self._exchanges:
+            return
+        among = members(self._process_set)
+        heirs = [rank for rank in sorted(staying) if rank in among]
+        rank, givers = membership.rank(), set(leaving).intersection(among)
+        if not heirs or not givers:
+            return
+        for parameter, own in self._keeping():
+            leaves_out, *_ = _native.codec_keeps(own.codec)
+            if not leaves_out:
+                continue
+            state = own.state()
+            given = state["residual"] if rank in givers else None
+            if given is None:
+                given = torch.zeros(parameter.numel(), dtype=torch.float32, device="cpu")
+            name, process_set = f"{own.name}.residual", self._process_set
+            summed = allreduce(given, op=Sum, name=name, compression=OFF, process_set=process_set)
+            if rank == heirs[0]:
+                kept = state["residual"]
+                own.load({**state, "residual": summed if kept is None else kept + summed})
 
     def _keeping(self) -> Iterator[tuple[torch.nn.Parameter, RepeatedReduction | LowRankReduction]]:
         for parameter, own in self._reductions.items():

@@ -28,6 +28,13 @@ enum Act {
         number: u8,
         signature: u8,
     },
+    /// What a worker has sent while more was waiting, and whether it waits for a link's speed.
+    Sent {
+        member: u64,
+        mib: u32,
+        quarters: u32,
+        awaiting: bool,
+    },
     /// A server answers one of the last starts it was notified of.
     Ready {
         member: u64,
@@ -85,6 +92,10 @@ fn act() -> impl Strategy<Value = Act> {
         ),
         2 => (member.clone(), 0..2u8, 0..2u8)
             .prop_map(|(member, number, signature)| Act::Pending { member, number, signature }),
+        8 => (1..8u64, 4..64u32, 0..8u32, any::<bool>())
+            .prop_map(|(member, mib, quarters, awaiting)| Act::Sent {
+                member, mib, quarters, awaiting
+            }),
         4 => (1..12u64, 0..2usize).prop_map(|(member, back)| Act::Ready { member, back }),
         6 => (1..12u64, proptest::bool::weighted(0.9))
             .prop_map(|(member, newest)| Act::Answer { member, newest }),
@@ -96,18 +107,24 @@ fn act() -> impl Strategy<Value = Act> {
         1 => member.clone().prop_map(|member| Act::Leave { member }),
         1 => member.clone().prop_map(|member| Act::Close { member }),
         1 => member.prop_map(|member| Act::Violate { member }),
+        4 => (0..900u64).prop_map(|milliseconds| Act::Pass { milliseconds }),
         1 => (0..6000u64).prop_map(|milliseconds| Act::Pass { milliseconds }),
     ]
 }
 
-/// Random acts, half of the time after the start of a run of three with two servers.
+/// Random acts, half of the time after the start of a run of three with two servers, of which half
+/// have measured links.
 fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
-    (vec(act(), 1..=most), any::<bool>()).prop_map(|(mut acts, started)| {
+    let begins = (any::<bool>(), any::<bool>());
+    (vec(act(), 1..=most), begins).prop_map(|(mut acts, (started, measured))| {
         let join = |rank| Act::Join { job: 0, rank, world_size: 3, odd_setting: false };
         let servers = [Act::JoinServer, Act::JoinServer];
         let ready = [1, 2].map(|member| Act::Ready { member, back: 0 });
-        let prefix = servers.into_iter().chain((0..3).map(join)).chain(ready);
-        acts.splice(0..0, prefix.filter(|_| started));
+        let start = servers.into_iter().chain((0..3).map(join)).chain(ready);
+        let sent = |(member, quarters)| Act::Sent { member, mib: 20, quarters, awaiting: true };
+        let sent = [(3, 2), (4, 4), (5, 3)].map(sent).into_iter();
+        let measured_links = sent.chain([Act::Pass { milliseconds: 250 }]).filter(|_| measured);
+        acts.splice(0..0, start.chain(measured_links).filter(|_| started));
         acts
     })
 }
@@ -133,8 +150,23 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
         }
         Act::Pending { member, number, signature } => {
             let (name, tag) = (format!("t{number}"), format!("world#{number}|{signature}"));
+            ears.sent.remove(&MemberId(member));
             let pending = vec![PendingOp { name, tag, since_ms: 2000, ..PendingOp::default() }];
             let stats = Stats { pending, ..Stats::default() };
+            Input::Message(MemberId(member), Message::Heartbeat(Some(stats)))
+        }
+        Act::Sent { member, mib, quarters, awaiting } => {
+            let sent = Sent { bytes: f64::from(mib << 20), seconds: 0.25 * f64::from(quarters) };
+            if ears.welcome.get(&MemberId(member)) == Some(&true) {
+                ears.sent.insert(MemberId(member), sent);
+            }
+            let counters = [
+                ("drained_bytes", sent.bytes),
+                ("wait_send_s", sent.seconds),
+                ("tensors_awaiting_link", f64::from(u8::from(awaiting))),
+            ];
+            let counters = counters.map(|(name, value)| (name.to_owned(), value)).into();
+            let stats = Stats { counters, ..Stats::default() };
             Input::Message(MemberId(member), Message::Heartbeat(Some(stats)))
         }
         Act::Ready { member, back } => ears.ready(MemberId(member), back),
@@ -155,6 +187,21 @@ fn input(act: &Act, next_member: &mut u64, ears: &mut Ears) -> Input {
         Act::Close { member } => Input::Closed(MemberId(member), "gone".to_owned()),
         Act::Violate { member } => Input::Violation(MemberId(member), "nonsense".to_owned()),
         Act::Pass { .. } => Input::Tick,
+    }
+}
+
+/// What a worker has last said that it sent while more was waiting.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    bytes: f64,
+    seconds: f64,
+}
+
+impl Sent {
+    /// Bytes a second, once it is enough to tell.
+    fn rate(self) -> Option<f64> {
+        (self.bytes >= f64::from(8 << 20) && self.seconds >= 0.25)
+            .then(|| self.bytes / self.seconds)
     }
 }
 
@@ -180,6 +227,10 @@ struct Ears {
     progress: BTreeMap<(JobId, Epoch), Answers>,
     /// How often workers have gone on.
     resumed: usize,
+    /// What workers have sent, by their last heartbeat.
+    sent: BTreeMap<MemberId, Sent>,
+    /// The workers that have stopped for a plan with the speed of links, in each run.
+    measured: BTreeSet<(JobId, MemberId)>,
 }
 
 impl Ears {
@@ -228,7 +279,8 @@ impl Ears {
             MemberEvent::JobStarted(view) => {
                 self.starts.entry(member).or_default().push((view.job, view.epoch));
             }
-            MemberEvent::Suspend { epoch, .. } => {
+            MemberEvent::Suspend { epoch, reason } => {
+                self.measure(member, &reason)?;
                 let last = self.suspended.insert(member, epoch);
                 let last = last.or(self.views.get(&member).map(|view| view.epoch));
                 prop_assert!(last.is_some_and(|last| last < epoch), "{epoch} after {last:?}");
@@ -246,9 +298,37 @@ impl Ears {
         Ok(())
     }
 
+    /// A plan for the speed of links comes once in a run, when all of its workers have sent enough,
+    /// with the slowest one's rate.
+    fn measure(&mut self, member: MemberId, reason: &str) -> Result<(), TestCaseError> {
+        if !reason.contains("as measured") {
+            return Ok(());
+        }
+        let view = self.views.get(&member).expect("started");
+        prop_assert_eq!(view.speeds.link, 0, "measured before");
+        let first = self.measured.insert((view.job, member));
+        prop_assert!(first, "{member} stops a second time: {reason}");
+        let here = |id: &&MemberId| self.welcome.get(id) == Some(&true);
+        let of_run = self.views.iter().filter(|(_, known)| known.job == view.job);
+        let workers = of_run.map(|(id, _)| id).filter(here);
+        let rates = workers.map(|id| self.sent.get(id).and_then(|sent| sent.rate()));
+        let rates = rates.collect::<Option<Vec<f64>>>();
+        let slowest = rates.map(|rates| rates.into_iter().fold(f64::INFINITY, f64::min));
+        let expected = slowest.map(|rate| {
+            format!("the slowest link carries {:.3} Gb/s, as measured", rate.floor() * 8e-9)
+        });
+        prop_assert_eq!(expected.as_deref(), Some(reason));
+        Ok(())
+    }
+
     /// All see the same plan in an epoch, and every server of it had said that it is ready.
     fn plan(&mut self, view: &ClusterView) -> Result<(), TestCaseError> {
         let (job, epoch) = (view.job, view.epoch);
+        let before = self.plans.range(..(job, epoch)).next_back();
+        if let Some(((of, _), known)) = before.filter(|((of, _), _)| *of == job) {
+            let lost = known.speeds.link > 0 && view.speeds.link == 0;
+            prop_assert!(!lost, "the speed of links of {of} is not known any more");
+        }
         prop_assert_eq!(self.plans.entry((job, epoch)).or_insert_with(|| view.clone()), view);
         for server in &view.servers {
             prop_assert!(self.prepared.contains(&(server.member, job, epoch)), "{view:?}");
@@ -357,14 +437,16 @@ proptest! {
 #[test]
 fn the_random_acts_do_start_runs_and_grow_tables() {
     let mut runner = TestRunner::deterministic();
-    let (mut runs, mut tensors, mut resumed) = (0, 0, 0);
+    let (mut runs, mut tensors, mut resumed, mut measured) = (0, 0, 0, 0);
     for _ in 0..50 {
         let acts = acts(120).new_tree(&mut runner).unwrap().current();
         let ears = play(&acts, Serves::ManyJobs).unwrap();
         runs += ears.views.len();
         tensors += ears.tables.values().map(Vec::len).sum::<usize>();
         resumed += ears.resumed;
+        measured += ears.measured.len();
     }
     let counted = format!("{runs} workers in runs, {tensors} tensors told, {resumed} resumed");
     assert!(runs > 50 && tensors > 100 && resumed > 50, "{counted}");
+    assert!(measured > 10, "{measured} workers stopped for the speed of links");
 }

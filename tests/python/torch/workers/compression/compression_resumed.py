@@ -15,7 +15,9 @@ from common import RANK, leave_result, raises
 
 CODECS = (
     *("int8", "onebit:momentum=0.9", "topk:k=0.1", "int8:sum_ef=true", "powersgd:rank=2", "bf16"),
+    *("randomk:k=0.2", "dithering:bits=4", "dithering:bits=4,ef=true,seed=9"),
 )
+OF_ARRAYS = ("onebit:momentum=0.5", "topk:k=0.01", "dithering:bits=2")
 # Within a stretch of the same learning rate, and so that the rate changes with the next step.
 STOPS_AFTER, STEPS = 4, 8
 
@@ -62,11 +64,13 @@ def train() -> None:
                 assert all(same.values()), (codec, name, same)
         arrays = np.load(f"{folder[0]}/{RANK}.npy", allow_pickle=True).item()
         sumpter.load_compression_state(arrays)
+        # Random numbers do not depend on tensors' numbers, which are others then.
+        sumpter.push_pull(np.ones(3, np.float32), name="shifts the numbers")
     for step in steps.get(part, range(STOPS_AFTER, STEPS)):
         for model, optimizer in begun.values():
             take(model, optimizer, step)
         own = np.random.default_rng(10 * step + RANK).normal(size=50_000).astype(np.float32)
-        for codec in ("onebit:momentum=0.5", "topk:k=0.01"):
+        for codec in OF_ARRAYS:
             totals.append(sumpter.push_pull(own, name=codec, compression=codec).tobytes())
     if part == "begin":
         states = {
@@ -76,12 +80,12 @@ def train() -> None:
         assert not kept_of(begun["bf16"][1])
         torch.save(states, f"{folder[0]}/{RANK}.pt")
         mine = {k: v for k, v in sumpter.compression_state().items() if not k.startswith("Grad")}
-        assert len(mine) == 2 and all(entry["rank"] == RANK for entry in mine.values())
+        assert len(mine) == len(OF_ARRAYS) and all(entry["rank"] == RANK for entry in mine.values())
         np.save(f"{folder[0]}/{RANK}.npy", np.array(mine, dtype=object))
         check_others(states)
         return
     weights = [p.detach().numpy().tobytes() for m, _ in begun.values() for p in m.parameters()]
-    leave_result(b"".join([*weights, *totals[-2 * (STEPS - STOPS_AFTER) :]]))
+    leave_result(b"".join([*weights, *totals[-len(OF_ARRAYS) * (STEPS - STOPS_AFTER) :]]))
 
 
 def _equal(one: object, other: object) -> bool:

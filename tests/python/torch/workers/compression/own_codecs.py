@@ -1,12 +1,17 @@
-"""Codecs of users from the workers to the servers and back; arguments: "knowing" if servers do."""
+"""Codecs of users from the workers to the servers and back.
+
+Arguments: "knowing" if servers have them, "by_setting" if the setting `compression` names one.
+"""
 
 from __future__ import annotations
 
 import sys
 
 import numpy as np
+import torch
 
 import sumpter
+import sumpter.torch as hvd
 from common import ALL, RANK, raises
 
 COUNT = 20_011
@@ -62,6 +67,22 @@ def check_servers_without_it() -> None:
     assert sumpter.push_pull(np.ones(3, np.float32), name="others")[0] == 1
 
 
+def check_setting() -> None:
+    # halves leave out the last bit.
+    own = np.full(COUNT, 1 + 2**-12, np.float32)
+    assert (sumpter.push_pull(own, average=False) == len(ALL)).all()
+    exact = sumpter.push_pull(own, average=False, compression="off")
+    np.testing.assert_array_equal(exact, len(ALL) * own)
+    weight = torch.nn.Parameter(torch.zeros(200, 200))
+    sgd = torch.optim.SGD([weight], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, [("weight", weight)], op=hvd.Sum)
+    (weight * (1 + 2**-12)).sum().backward()
+    optimizer.step()
+    assert (weight == -len(ALL)).all()
+    left = optimizer.state_dict()["compression"]["weight"]["residual"]
+    assert (left == 2**-12).all()
+
+
 with raises(sumpter.ConfigError, "int8", "not taken"):
     sumpter.register_codec("int8", object)
 sumpter.init()
@@ -70,6 +91,8 @@ if "knowing" in sys.argv:
     check_failures()
     check_sums_go_on = sumpter.push_pull(given(RANK), name="on", compression="halves")
     assert check_sums_go_on.shape == (COUNT,)
+elif "by_setting" in sys.argv:
+    check_setting()
 else:
     check_servers_without_it()
 sumpter.shutdown()
