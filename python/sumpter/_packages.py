@@ -11,6 +11,7 @@ EXTRAS = {
     "jax": "sumpter[jax]",
     "optax": "sumpter[jax]",
     "tensorflow": "sumpter[tensorflow]",
+    "keras": "sumpter[tensorflow]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",

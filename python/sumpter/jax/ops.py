@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from sumpter._calls import collective as kinds
+from sumpter._calls.collective import Collective, Front
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
 from sumpter._core.compression.codecs import Codec, Compression, NoneCompressor
@@ -14,10 +16,10 @@ from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Sum
 from sumpter._errors import UnsupportedError
 from sumpter.jax import arrays as leaf_arrays
-from sumpter.jax import collective as kinds
 from sumpter.jax.arrays import Leaves
-from sumpter.jax.collective import Collective
 from sumpter.jax.primitive import bind
+
+JAX = Front("jax", "call jax.clear_caches()")
 
 CompressionLike = Codec | str | Mapping[str, Any] | type[NoneCompressor]
 
@@ -114,7 +116,7 @@ def barrier(name: str | None = None, process_set: ProcessSet = global_process_se
     """Returns when every rank has called it; within jit, the compiled program waits there."""
     _check_name(name)
     size = len(members(process_set))
-    bind(Collective(kinds.BARRIER, name=name, process_set=process_set, size=size), [])
+    bind(Collective(JAX, kinds.BARRIER, name=name, process_set=process_set, size=size), [])
 
 
 def _call(
@@ -130,7 +132,7 @@ def _call(
     _check_name(name)
     size = len(members(process_set))
     none = ("",) * len(given)
-    called = Collective(kind, leaves.paths, name, op, root, process_set, size, codecs or none)
+    called = Collective(JAX, kind, leaves.paths, name, op, root, process_set, size, codecs or none)
     return jax.tree_util.tree_unflatten(leaves.structure, bind(called, given) if given else [])
 
 

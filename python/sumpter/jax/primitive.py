@@ -20,9 +20,9 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from sumpter._calls.collective import ALL_GATHER, REDUCE_SCATTER, Collective
+from sumpter._calls.rounds import perform
 from sumpter._errors import UnsupportedError
-from sumpter.jax.collective import ALL_GATHER, REDUCE_SCATTER, Collective
-from sumpter.jax.rounds import perform
 
 collective_p = Primitive("sumpter")
 collective_p.multiple_results = True

@@ -1,4 +1,4 @@
-"""Sumpter for TensorFlow: reductions and broadcasts of tensors, eagerly and within tf.function.
+"""Sumpter for TensorFlow: collectives on tensors, eagerly and within tf.function.
 
     import sumpter.tensorflow as st
 
@@ -8,7 +8,7 @@
         loss = loss_of(model)
     gradients = tape.gradient(loss, model.trainable_variables)   # the average over all ranks
 
-Each rank is a process of its own.
+Each rank is a process of its own. For `model.fit` see sumpter.keras.
 """
 
 # ruff: noqa: E402
@@ -16,6 +16,21 @@ from sumpter._packages import need
 
 need("tensorflow", "sumpter.tensorflow")
 
+from sumpter._core.build import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from sumpter._core.compression.codecs import (
+    Compression,
+)
 from sumpter._core.membership import (
     cross_rank,
     cross_size,
@@ -25,8 +40,24 @@ from sumpter._core.membership import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from sumpter._core.reduction import Average, Max, Min, Product, ReduceOp, Sum
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from sumpter._core.reduction import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+)
 from sumpter._errors import (
     MismatchError,
     NotInitializedError,
@@ -34,34 +65,95 @@ from sumpter._errors import (
     SumpterError,
     UnsupportedError,
 )
-from sumpter.tensorflow.ops import allreduce, broadcast, grouped_allreduce, init, push_pull
-from sumpter.tensorflow.training import DistributedGradientTape, broadcast_variables
+from sumpter.tensorflow.functions import (
+    allgather_object,
+    broadcast_,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from sumpter.tensorflow.keras.optimizer import (
+    DistributedOptimizer,
+)
+from sumpter.tensorflow.ops import (
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_broadcast,
+    grouped_reducescatter,
+    init,
+    local_rank_op,
+    local_size_op,
+    push_pull,
+    rank_op,
+    reducescatter,
+    size_op,
+)
+from sumpter.tensorflow.training import (
+    DistributedGradientTape,
+)
 
 __all__ = [
+    "Adasum",
     "Average",
+    "Compression",
     "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "ProcessSet",
     "Product",
     "ReduceOp",
     "Sum",
     "SumpterError",
     "UnsupportedError",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
     "allreduce",
+    "barrier",
     "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_broadcast",
+    "grouped_reducescatter",
     "init",
     "is_initialized",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "push_pull",
     "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -1,27 +1,45 @@
-"""Data-parallel training: gradients of all ranks, and the same start on each."""
+"""A gradient tape whose gradients are those of all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
 
+from sumpter._core.compression.codecs import Compression
+from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Average, ReduceOp
-from sumpter.tensorflow.ops import grouped_allreduce, grouped_broadcast
+from sumpter.tensorflow.calls import CompressionLike
+from sumpter.tensorflow.gradients import GradientReduction
 
 
 class DistributedGradientTape:
     """A tape whose gradients are reduced over all ranks, all in one call.
 
     Everything else is the tape's own. Tapes of different models in one job need different names.
+    `device_dense`, `device_sparse`, `num_groups` and `groups` are taken for Horovod's sake: what
+    they tune is done in another way.
     """
 
     def __init__(
-        self, gradtape: tf.GradientTape, op: ReduceOp = Average, name: str = "gradients"
+        self,
+        gradtape: tf.GradientTape,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: CompressionLike = Compression.none,
+        sparse_as_dense: bool = False,
+        op: ReduceOp = Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
+        process_set: ProcessSet = global_process_set,
+        name: str = "gradients",
     ) -> None:
-        self._tape, self._op, self._name = gradtape, op, name
+        self._tape = gradtape
+        self._reduction = GradientReduction(
+            name, op, compression, sparse_as_dense, gradient_predivide_factor, process_set
+        )
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -41,17 +59,5 @@ class DistributedGradientTape:
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **more: Any) -> Any:
         """The reduced gradients, in the structure of `sources`; None where there is none."""
         found = self._tape.gradient(target, sources, output_gradients, **more)
-        flat = tf.nest.flatten(found)
-        there = [index for index, gradient in enumerate(flat) if gradient is not None]
-        reduced = grouped_allreduce([flat[index] for index in there], self._op, self._name)
-        for index, gradient in zip(there, reduced, strict=True):
-            flat[index] = gradient
-        return tf.nest.pack_sequence_as(found, flat)
-
-
-def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
-    """Gives the variables the values of rank `root_rank`'s, in one call."""
-    names = tuple(f"variables.{index}" for index in range(len(variables)))
-    values = grouped_broadcast(list(variables), root_rank, names)
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+        flat = tf.nest.flatten(found, expand_composites=False)
+        return tf.nest.pack_sequence_as(found, self._reduction(flat))

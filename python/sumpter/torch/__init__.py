@@ -11,6 +11,18 @@ from sumpter._packages import need
 
 need("torch", "sumpter.torch")
 
+from sumpter._core.build import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from sumpter._core.handles import (
     ChainedHandle,
     GroupHandle,
@@ -40,18 +52,6 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter.torch import elastic
-from sumpter.torch.build import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
 from sumpter.torch.c10d.ddp_hook import compression_hook, ddp_hook
 from sumpter.torch.c10d.options import GroupOptions
 from sumpter.torch.c10d.registration import register as _register_backend

@@ -1,14 +1,6 @@
 """Horovod's collectives under the names of horovod.torch.mpi_ops."""
 
-from sumpter._core.handles import poll, synchronize
-from sumpter._core.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from sumpter._core.reduction import Adasum, Average, Max, Min, Product, Sum
-from sumpter.torch.build import (
+from sumpter._core.build import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -20,6 +12,14 @@ from sumpter.torch.build import (
     nccl_built,
     rocm_built,
 )
+from sumpter._core.handles import poll, synchronize
+from sumpter._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from sumpter._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from sumpter.torch.collectives.allreduces import (
     allreduce,
     allreduce_,

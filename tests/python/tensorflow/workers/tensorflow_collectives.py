@@ -32,12 +32,16 @@ def check_values() -> None:
         total = sum(every[1:], every[0])
         mean = total // SIZE if dtype.startswith("int") else total / kind(SIZE)
         expected = {
-            "sum": (lambda x: st.allreduce(x, st.Sum), total),
+            "sum": (lambda x: st.allreduce(x, op=st.Sum), total),
             "mean": (st.allreduce, mean),
-            "max": (lambda x: st.allreduce(x, st.Max), np.maximum.reduce(every)),
+            "max": (lambda x: st.allreduce(x, op=st.Max), np.maximum.reduce(every)),
             "push_pull": (lambda x: st.push_pull(x, average=False), total),
-            "group": (lambda x: st.grouped_allreduce([x, x], st.Sum, "group")[1], total),
+            "group": (lambda x: st.grouped_allreduce([x, x], op=st.Sum, name="group")[1], total),
             "root": (lambda x: st.broadcast(x, SIZE - 1), every[-1]),
+            "gather": (st.allgather, np.concatenate(every)),
+            "uneven": (lambda x: st.allgather(x[: RANK + 1], "uneven"), uneven(every)),
+            "share": (lambda x: st.reducescatter(x, op=st.Sum), np.split(total, SIZE)[RANK]),
+            "twice": (lambda x: st.allreduce(x, op=st.Sum, postscale_factor=2.0), 2 * total),
         }
         for name, (call, value) in expected.items():
             for called in (call, tf.function(call)):
@@ -46,13 +50,19 @@ def check_values() -> None:
                 assert result.tobytes() == value.astype(kind).tobytes(), (name, dtype, result)
 
 
+def uneven(every: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([one[: rank + 1] for rank, one in enumerate(every)])
+
+
 def check_gradients() -> None:
     weights = np.random.default_rng(10 + RANK).normal(size=3)
     own = np.random.default_rng(RANK).normal(size=3)
     for call in (
         st.allreduce,
-        lambda x: st.allreduce(x, st.Sum),
+        lambda x: st.allreduce(x, op=st.Sum),
         lambda x: st.broadcast(x, SIZE - 1),
+        lambda x: tf.reshape(st.allgather(x), (SIZE, 3)),
+        lambda x: st.allreduce(x, op=st.Sum, prescale_factor=0.5),
     ):
 
         def loss_of(x: tf.Tensor, call: Callable[[tf.Tensor], tf.Tensor] = call) -> tf.Tensor:
@@ -81,22 +91,49 @@ def check_gradients() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+def check_sets_objects_and_slices() -> None:
+    last = st.ProcessSet([SIZE - 1])
+    st.add_process_set(last)
+    if last.included():
+        assert st.allreduce(tf.ones(2), op=st.Sum, process_set=last).numpy().tolist() == [1, 1]
+    own = {"rank": RANK, "text": "x" * 100 * RANK}
+    assert st.broadcast_object(own if RANK == 1 else None, 1)["rank"] == 1
+    assert [one["rank"] for one in st.allgather_object(own)] == list(range(SIZE))
+    slices = tf.IndexedSlices(tf.ones([RANK + 1, 2]), tf.range(RANK + 1), dense_shape=[SIZE, 2])
+    dense = tf.convert_to_tensor(st.allreduce(slices, op=st.Sum)).numpy()
+    assert dense[:, 0].tolist() == [SIZE - row for row in range(SIZE)]
+    ones = st.allreduce(tf.ones([64, 64]), compression=st.Compression.bf16, name="coded")
+    assert ones.numpy().tolist() == [[1.0] * 64] * 64
+    numbers = tf.function(lambda: (st.rank_op(), st.size_op()))()
+    assert [number.numpy() for number in numbers] == [RANK, SIZE]
+
+
 def check_bad_input() -> None:
     ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
     for value in (ragged, tf.constant(["a"]), tf.constant([True])):
         expect_error(st.UnsupportedError, lambda v=value: st.allreduce(v, name="odd"), "tensor odd")
+    expect_error(ValueError, lambda: st.reducescatter(tf.ones(SIZE + 1)), "shared out evenly")
+    expect_error(ValueError, lambda: st.allreduce(1.0, average=True, op=st.Sum), "not both")
+    expect_error(st.UnsupportedError, lambda: st.allreduce(1.0, op=st.Adasum), "Adasum")
+    with tf.GradientTape() as tape:
+        tape.watch(given := tf.ones(2))
+        maximum = st.allreduce(given, op=st.Max)
+    expect_error(
+        st.UnsupportedError, lambda: tape.gradient(maximum, given), "no gradient of", "max"
+    )
     differs = tf.ones(3 + (RANK == 0))
-    parts = ("rank 0", "rank 1", "[3]", "[4]")
+    parts = ("rank 0", "[3]", "[4]")
     expect_error(st.MismatchError, lambda: st.allreduce(differs, name="eager"), "eager", *parts)
     graph = tf.function(lambda x: st.allreduce(x, name="graph"))
     parts = ("MismatchError", "graph", *parts)
     expect_error(tf.errors.OpError, lambda: graph(differs), *parts)
-    assert st.allreduce(tf.ones(3), st.Sum).numpy().tolist() == [float(SIZE)] * 3
+    assert st.allreduce(tf.ones(3), op=st.Sum).numpy().tolist() == [float(SIZE)] * 3
 
 
 st.init()
 assert (st.rank(), st.size()) == (RANK, SIZE)
 check_values()
 check_gradients()
+check_sets_objects_and_slices()
 check_bad_input()
 st.shutdown()

@@ -1,8 +1,8 @@
 """Carries out a call on host memory: begins the rounds of all its arrays, then waits for all.
 
-It blocks, and is called where JAX runs eagerly, or by the program that JAX has compiled. The core
-sees copies only: when a round has failed, queued frames may still refer to its memory, and XLA
-uses its own for something else by then.
+It blocks, and is called where a framework runs eagerly, or by the program that it has compiled. The
+core sees copies only: when a round has failed, queued frames may still refer to its memory, and the
+framework uses its own for something else by then.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sumpter._arrays import wire_form
+from sumpter._calls import collective as kinds
+from sumpter._calls.collective import Collective
 from sumpter._core import membership, names
 from sumpter._core.compression.choice import FLOATS
 from sumpter._core.handles import RoundHandle
@@ -23,8 +25,6 @@ from sumpter._core.session import Session
 from sumpter._core.tensor import Description
 from sumpter._errors import SumpterError, UnsupportedError
 from sumpter._results import ResultMemory
-from sumpter.jax import collective as kinds
-from sumpter.jax.collective import Collective
 
 _results = ResultMemory()
 
@@ -63,8 +63,8 @@ def _check_size(collective: Collective) -> None:
     size = collective.process_set.size()
     if size != collective.size:
         raise UnsupportedError(
-            f"the program was compiled for {collective.size} ranks, and there are {size} now: call "
-            "jax.clear_caches() after init() has joined a job of another size"
+            f"the program was compiled for {collective.size} ranks, and there are {size} now: "
+            f"{collective.front.recompile} after init() has joined a job of another size"
         )
 
 
@@ -156,7 +156,7 @@ class _Call:
 
 def _call_of(session: Session, collective: Collective, index: int, array: np.ndarray) -> _Call:
     key = (
-        "jax",
+        collective.front.name,
         *(collective.kind, collective.name_of(index), array.dtype, array.shape, collective.op),
         *(collective.root, collective.process_set, collective.codecs[index]),
     )
@@ -211,7 +211,10 @@ def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
         form = wire_form(piece)
         rounds.append(
             call.submit(
-                identity.part(root), kinds.BROADCAST, form, send, address, result, root=root
+                # Rows may differ from call to call.
+                identity.part(f"{root}.{rows}"),
+                *(kinds.BROADCAST, form, send, address, result),
+                root=root,
             )
         )
 

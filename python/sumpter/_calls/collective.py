@@ -1,4 +1,4 @@
-"""What a call says apart from its arrays; JAX compares and hashes it to find compiled programs."""
+"""What a call says apart from its arrays; frameworks compare and hash it with compiled programs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,17 @@ _TANGENT = ".tangent"
 _GRADIENT = ".gradient"
 
 
+class Front(NamedTuple):
+    """Who calls: a framework's name, and how its programs are compiled anew."""
+
+    name: str
+    recompile: str
+
+
 class Collective(NamedTuple):
     """One collective on several arrays, begun together."""
 
+    front: Front
     kind: str
     # What each array's name ends with: its place in the caller's pytree.
     paths: tuple[str, ...] = ()

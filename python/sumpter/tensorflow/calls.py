@@ -1,0 +1,153 @@
+"""How a call becomes an operation of TensorFlow: at once, or one of a graph, with a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from sumpter._arrays import SUMMABLE
+from sumpter._calls.collective import Collective, Front
+from sumpter._calls.rounds import perform
+from sumpter._core import membership
+from sumpter._core.compression.choice import Limits, choose
+from sumpter._core.compression.codecs import Codec, NoneCompressor
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._core.reduction import Adasum, ReduceOp, Sum, choose_op
+from sumpter._errors import UnsupportedError
+
+TENSORFLOW = Front("tensorflow", "trace the tf.function anew")
+
+CompressionLike = Codec | str | Mapping[str, Any] | type[NoneCompressor]
+
+
+def call(
+    kind: str,
+    tensors: Sequence[tf.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    op: ReduceOp = Sum,
+    root: int = 0,
+    codecs: tuple[str, ...] = (),
+) -> list[tf.Tensor]:
+    """Carries out a collective on several tensors together."""
+    if not tensors:
+        return []
+    alone, count = len(tensors) == 1, len(tensors)
+    paths = ("",) if alone else tuple(f".{index}" for index in range(count))
+    size = len(members(process_set))
+    called = Collective(
+        *(TENSORFLOW, kind, paths, name, op, root, process_set, size, codecs or ("",) * count)
+    )
+    return _differentiable(called, tensors)
+
+
+# What is here needs no rewriting into operations of a graph.
+@tf.autograph.experimental.do_not_convert
+def _differentiable(called: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    @tf.custom_gradient
+    @tf.autograph.experimental.do_not_convert
+    def function(*given: tf.Tensor) -> tuple[Any, Any]:
+        @tf.autograph.experimental.do_not_convert
+        def gradient(*upstream: Any) -> list[tf.Tensor]:
+            if not called.is_linear():
+                raise UnsupportedError(f"there is no gradient of a reduction by {called.op.value}")
+            transposed = called.transposed(range(len(upstream)))
+            return _differentiable(transposed, [tf.convert_to_tensor(one) for one in upstream])
+
+        return _run(called, given), gradient
+
+    return list(function(*tensors))
+
+
+def _run(called: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """At once where TensorFlow runs eagerly, otherwise one operation of the graph."""
+    if tf.executing_eagerly():
+        results = perform(called, [tensor.numpy() for tensor in tensors])
+        return [tf.convert_to_tensor(result) for result in results]
+
+    def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        return perform(called, [np.asarray(array) for array in arrays])
+
+    # Stateful: tf.function keeps the order of such operations, and removes none.
+    results = tf.numpy_function(run, list(tensors), [tensor.dtype for tensor in tensors])
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(_result_shape(called, tensor.shape))
+    return list(results)
+
+
+def _result_shape(called: Collective, shape: tf.TensorShape) -> tf.TensorShape:
+    """The shape of a result, as far as that of its tensor is known."""
+    if shape.rank is None:
+        return shape
+    known = called.result_shape(tuple(-1 if extent is None else extent for extent in shape))
+    rest = [None if extent is None or extent < 0 else extent for extent in known]
+    return tf.TensorShape([None if shape[0] is None else known[0], *rest[1:]] if rest else [])
+
+
+def dense(tensor: Any, name: str | None = None) -> tf.Tensor:
+    """A tensor of numbers; raises UnsupportedError for what has another form on each rank."""
+    if isinstance(tensor, (tf.RaggedTensor, tf.SparseTensor)):
+        raise UnsupportedError(
+            f"{described(name)} is a {type(tensor).__name__}, which has another form on each rank: "
+            "give a dense tensor"
+        )
+    made = tf.convert_to_tensor(tensor)
+    if made.dtype in (tf.string, tf.resource, tf.variant):
+        raise UnsupportedError(
+            f"{described(name)} is of {made.dtype.name}: give a tensor of numbers"
+        )
+    return made
+
+
+def reducible(tensor: Any, name: str | None = None) -> tf.Tensor:
+    """A tensor that the core can reduce."""
+    made = dense(tensor, name)
+    if made.dtype.name not in SUMMABLE:
+        raise UnsupportedError(
+            f"{described(name)} is of {made.dtype.name}, which cannot be reduced: cast it first"
+        )
+    return made
+
+
+def described(name: str | None) -> str:
+    """A tensor as messages show it."""
+    return "the tensor" if name is None else f"tensor {name}"
+
+
+def reduction(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """The reduction that Horovod's two arguments for it say."""
+    chosen = choose_op(op, average)
+    if chosen is Adasum:
+        raise UnsupportedError("there is no Adasum of TensorFlow's tensors: use Average")
+    return chosen
+
+
+def codecs_of(
+    tensors: Sequence[tf.Tensor], compression: CompressionLike, op: ReduceOp, named: bool
+) -> tuple[str, ...]:
+    """By which codec each tensor travels."""
+    choice = choose(compression)
+    if choice.compressor is not NoneCompressor:
+        raise UnsupportedError(
+            f"allreduce of TensorFlow's tensors takes codecs of Compression, not {compression!r}: "
+            "cast the tensors"
+        )
+    limits, sums = Limits.of(membership.current().worker), op.wire_name == "sum"
+    found = []
+    for tensor in tensors:
+        if tensor.shape.is_fully_defined():
+            shape = tuple(tensor.shape)
+        elif choice.is_default and not limits.codec:
+            shape = ()
+        else:
+            raise UnsupportedError(
+                f"a codec needs the shape of a tensor when the function is traced, not "
+                f"{tensor.shape}: give the function an input_signature, or compression='off'"
+            )
+        form = shape, tensor.dtype.name
+        found.append(limits.codec_of(choice, *form, sums=sums, named=named))
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""Gradients of one step, reduced over all ranks in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sumpter._calls import collective as kinds
+from sumpter._core import membership
+from sumpter._core.compression.choice import Limits, choose, gradient_codecs
+from sumpter._core.compression.codecs import NoneCompressor, is_low_rank
+from sumpter._core.process_sets import ProcessSet, members
+from sumpter._core.reduction import Average, ReduceOp
+from sumpter._errors import ConfigError, UnsupportedError
+from sumpter.tensorflow.calls import CompressionLike, call, reducible, reduction
+from sumpter.tensorflow.ops import allreduce
+
+
+class GradientReduction:
+    """How gradients are reduced. Each is known by its place, which is the same on all ranks."""
+
+    def __init__(
+        self,
+        name: str,
+        op: ReduceOp,
+        compression: CompressionLike,
+        sparse_as_dense: bool,
+        predivide: float,
+        process_set: ProcessSet,
+    ) -> None:
+        self._name, self._op = name, reduction(None, op)
+        self._choice = choose(compression)
+        if self._choice.compressor is not NoneCompressor:
+            raise UnsupportedError(
+                f"gradients take codecs of Compression, not {compression!r}: cast the tensors"
+            )
+        if is_low_rank(self._choice.codec or ""):
+            raise ConfigError(f"codec {self._choice.codec} is of sumpter.torch only")
+        if predivide != 1.0 and op is not Average:
+            raise ValueError("gradient_predivide_factor needs op=Average")
+        self._sparse_as_dense, self._predivide = sparse_as_dense, predivide
+        self._process_set = process_set
+
+    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
+        """The reduced gradients; None where there is none, the same on all ranks.
+
+        IndexedSlices are gathered, or become dense, as was chosen.
+        """
+        results = list(gradients)
+        slices = [
+            place
+            for place, gradient in enumerate(results)
+            if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense
+        ]
+        for place in slices:
+            results[place] = allreduce(
+                results[place],
+                op=self._op,
+                name=f"{self._name}.{place}.slices",
+                process_set=self._process_set,
+            )
+        dense = [
+            place
+            for place, gradient in enumerate(results)
+            if gradient is not None and place not in slices
+        ]
+        given = [reducible(results[place], f"{self._name}.{place}") for place in dense]
+        for place, reduced in zip(dense, self._reduced(given), strict=True):
+            results[place] = reduced
+        return results
+
+    def _reduced(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        if self._predivide == 1.0:
+            return self._sum(gradients, self._op)
+        # A sum of what was divided before, and the rest of the division after.
+        size = len(members(self._process_set))
+        sums = self._sum([one / self._predivide for one in gradients], ReduceOp.SUM)
+        return [one * (self._predivide / size) for one in sums]
+
+    def _sum(self, gradients: list[tf.Tensor], op: ReduceOp) -> list[tf.Tensor]:
+        limits = Limits.of(membership.current().worker)
+        if is_low_rank(limits.codec):
+            limits = limits._replace(codec="")
+        codecs: tuple[str, ...] = ()
+        if limits.codec or not self._choice.is_default:
+            forms = {
+                str(place): (tuple(one.shape), one.dtype.name)
+                for place, one in enumerate(gradients)
+                if one.shape.is_fully_defined()
+            }
+            chosen = gradient_codecs(self._choice, limits, forms)
+            codecs = tuple(chosen.get(str(place), "") for place in range(len(gradients)))
+        return call(
+            kinds.ALL_REDUCE, gradients, self._name, self._process_set, op=op, codecs=codecs
+        )

@@ -1,0 +1,31 @@
+"""The last rank is killed inside of fit(); the others say so within seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import sumpter.keras as sk
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+class Kill(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        if batch == 2 and RANK == SIZE - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+sk.init()
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+model.compile(sk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+try:
+    model.fit(np.ones((80, 4)), np.ones((80, 3)), 8, 1, verbose=0, callbacks=[Kill()])
+except tf.errors.OpError as error:
+    assert "PeerLostError" in str(error) and f"rank {SIZE - 1}" in str(error), error
+else:
+    raise AssertionError("nothing was raised")
