@@ -94,7 +94,10 @@ fn errors_name_the_codec_and_the_remedy() {
             "randomk:k=1,from=7",
             "codec randomk: from=7: give two numbers as TENSOR.ROUND, or leave it out",
         ),
-        ("int8:from=1.2", "codec int8 takes no argument 'from'"),
+        (
+            "int8:from=1.2",
+            "codec int8 takes no argument 'from': give scale, ef, nan, two_way, sum_ef, momentum",
+        ),
         ("randomk:k=1,seed=x", "codec randomk: seed=x: give a whole number below 2^64"),
         ("bf16:momentum=1", "codec bf16: momentum=1: give a factor from 0 to less than 1"),
         ("bf16:nan=hide", "codec bf16: nan=hide: give pass or skip"),
