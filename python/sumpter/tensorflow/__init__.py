@@ -16,7 +16,7 @@ from sumpter._packages import need
 
 need("tensorflow", "sumpter.tensorflow")
 
-from sumpter._core.build import (
+from sumpter._build import (
     ccl_built,
     cuda_built,
     ddl_built,

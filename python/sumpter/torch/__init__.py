@@ -11,7 +11,7 @@ from sumpter._packages import need
 
 need("torch", "sumpter.torch")
 
-from sumpter._core.build import (
+from sumpter._build import (
     ccl_built,
     cuda_built,
     ddl_built,

@@ -1,6 +1,6 @@
 """Horovod's collectives under the names of horovod.torch.mpi_ops."""
 
-from sumpter._core.build import (
+from sumpter._build import (
     ccl_built,
     cuda_built,
     ddl_built,

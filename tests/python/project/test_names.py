@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from sumpter._packages import EXTRAS
+from sumpter._packages import missing as package_missing
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (ROOT / "python", ROOT / "lab" / "python")
@@ -24,10 +25,11 @@ def test_names_taken_from_own_modules_exist(folder: Path) -> None:
         if path.is_relative_to(folder):
             try:
                 found = missing_names(path.read_text())
-            except ModuleNotFoundError as error:
-                if error.name not in EXTRAS:
+            except ImportError as error:
+                package = package_missing(error)
+                if package is None:
                     raise
-                unchecked.add(f"{path.relative_to(ROOT)} (pip install {EXTRAS[error.name]})")
+                unchecked.add(f"{path.relative_to(ROOT)} (pip install {EXTRAS[package]})")
                 continue
             missing += [f"{path.relative_to(ROOT)}:{line}: {name}" for line, name in found]
     assert not missing, "\n".join(missing)

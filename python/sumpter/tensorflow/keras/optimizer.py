@@ -23,7 +23,8 @@ class _Distributed:
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         _check_not_compiled()
-        return super().apply(self._sumpter_reduction(grads), trainable_variables)  # type: ignore[misc]
+        reduced = self._sumpter_reduction(grads)
+        return super().apply(reduced, trainable_variables)  # type: ignore[misc]
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
