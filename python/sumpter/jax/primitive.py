@@ -51,8 +51,11 @@ def _run(*arrays: Any, collective: Collective) -> list[Any]:
 
 
 def _placed(result: np.ndarray, like: Any) -> Any:
-    """A result on the devices of its array."""
-    if not isinstance(like, jax.Array):
+    """A result on the devices of its array, and free to move if that is: a program is compiled
+    anew for arguments that are not."""
+    # Older versions of JAX have it under a name of their own.
+    is_bound = getattr(like, "committed", getattr(like, "_committed", True))
+    if not isinstance(like, jax.Array) or not is_bound:
         return jax.numpy.asarray(result)
     if result.shape == like.shape:
         return jax.device_put(result, like.sharding)

@@ -37,6 +37,18 @@ def test_an_optimizer_keeps_the_state_and_the_arguments_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_result_is_bound_to_a_device_only_if_its_array_is() -> None:
+    """A program is compiled anew for arguments of which one is bound and one is not."""
+    free, bound = jax.numpy.ones(3), jax.device_put(jax.numpy.ones(3), jax.devices()[0])
+    step = jax.jit(lambda params, state: (params + state, 2 * state))
+    params, state = sj.broadcast_parameters({"w": free})["w"], free
+    for _ in range(3):
+        params, state = step(params, state)
+    assert step._cache_size() == 1
+    assert sj.broadcast(bound).sharding == bound.sharding
+
+
+@pytest.mark.usefixtures("alone")
 def test_an_optimizer_works_within_others() -> None:
     params = np.ones(4, np.float32)
     accumulating = optax.MultiSteps(sj.distribute(optax.sgd(1.0)), every_k_schedule=2)
