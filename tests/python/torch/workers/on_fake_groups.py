@@ -245,8 +245,8 @@ def failing(fake: fake_device.FakeDevice, method: str) -> Any:
 
     original = getattr(fake, method)
 
-    def arrival(stream: fake_device.Stream) -> Any:
-        return Failed() if stream is fake.device_to_host else original(stream)
+    def arrival(stream: fake_device.Stream, point: Any = None) -> Any:
+        return Failed() if stream is fake.device_to_host else original(stream, point)
 
     setattr(fake, method, arrival if method == "arrival" else fail)
     try:
