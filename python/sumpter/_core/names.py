@@ -119,6 +119,8 @@ class Operation:
     def next(self) -> Identity:
         """The identity of the next call; raises what went wrong with a call not waited for."""
         session, series = self._session, self._series
+        if session.await_failures is not None:
+            session.await_failures()
         if session.late is not None:
             session.raise_late()
         if series.in_flight:

@@ -71,8 +71,10 @@ class Session:
         self.profile: Any = None
         # Rounds and when they began, while a tuner wants to know.
         self.begun: list[tuple[Tensor, float]] | None = None
-        self._late: BaseException | None = None
-        # Waits until what has gone wrong is known, of rounds that streams have waited for.
+        # What went wrong with an operation whose caller had gone on without waiting for it.
+        self.late: BaseException | None = None
+        # Where streams wait for rounds: to be called before `late` is looked at, since they see
+        # that a round has failed before a thread of Python does.
         self.await_failures: Callable[[], None] | None = None
         # What is entered before the worker finishes what is in flight, and left when it has.
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
@@ -229,17 +231,6 @@ class Session:
         """
         settings = {**self._meeting.settings, "coordinator": self.worker.coordinator}
         return _native.status(settings, self.worker.job)
-
-    @property
-    def late(self) -> BaseException | None:
-        """What went wrong with an operation whose caller had gone on without waiting for it."""
-        if self.await_failures is not None:
-            self.await_failures()
-        return self._late
-
-    @late.setter
-    def late(self, error: BaseException | None) -> None:
-        self._late = error
 
     def raise_late(self) -> None:
         """Raises, once, what went wrong with an operation whose caller had gone on."""

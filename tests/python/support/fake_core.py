@@ -234,7 +234,7 @@ class Core:
     def __init__(self) -> None:
         self.local_size = 2
         self.around_close: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-        self._late: BaseException | None = None
+        self.late: BaseException | None = None
         self.await_failures: Callable[[], None] | None = None
         self.begun: list[tuple[Any, float]] | None = None
         self.worker = Worker(self)
@@ -265,7 +265,6 @@ class Core:
         return self.slices
 
     declare = Session.declare
-    late = Session.late
     raise_late = Session.raise_late
 
     def shutdown(self) -> None:

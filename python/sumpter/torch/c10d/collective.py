@@ -260,6 +260,8 @@ class Call(SumpterWork):
         caches, every function on the way takes microseconds.
         """
         session = group.session
+        if session.await_failures is not None:
+            session.await_failures()
         if session.late is not None:
             session.raise_late()
         if running and group.is_numbered and is_in_callback():
@@ -423,6 +425,7 @@ def reduce_in_place(
         and group.is_numbered
         and not running
         and session.late is None
+        and session.await_failures is None
         and session.begun is None
     ):
         begun = group.calls.reduce(tensors[0], number, priority)
