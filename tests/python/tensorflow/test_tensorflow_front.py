@@ -50,7 +50,7 @@ def test_deterministic_sums_have_the_bytes_of_the_torch_front(make_job: Callable
 def test_a_rank_that_dies_inside_of_fit_is_named(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1, peer_timeout_s=FINDS_MISMATCHES_S)
     job.start("keras_killed.py")
-    assert job.exit_code(0) == 0, job.report("rank 0 did not hear of it")
+    assert job.exit_code(0) == 0, job.report("rank 0 got no error")
 
 
 def test_digits_are_learned(unlaunched: pytest.MonkeyPatch) -> None:
