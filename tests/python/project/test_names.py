@@ -68,6 +68,8 @@ def _modules(tree: ast.Module) -> dict[str, ModuleType]:
             continue
         package = importlib.import_module(node.module)
         for one in node.names:
+            if one.name == "*":
+                continue
             value = getattr(package, one.name, None)
             if value is None:
                 value = importlib.import_module(f"{node.module}.{one.name}")

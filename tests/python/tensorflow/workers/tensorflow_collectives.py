@@ -108,6 +108,38 @@ def check_sets_objects_and_slices() -> None:
     assert [number.numpy() for number in numbers] == [RANK, SIZE]
 
 
+def check_tapes() -> None:
+    """A matrix by a codec, a vector that has none, a lookup's slices, and a division in two parts.
+
+    All numbers are those that bf16 holds.
+    """
+    matrix, vector, table = tf.Variable(tf.ones([64, 64])), tf.Variable(tf.ones(3)), tf.ones([4, 2])
+    table = tf.Variable(table)
+    sources = [matrix, vector, table]
+    for options in (
+        {"compression": "bf16"},
+        {"compression": "bf16", "sparse_as_dense": True},
+        {"gradient_predivide_factor": 2.0},
+    ):
+        name = "tape." + ".".join(options)
+        with st.DistributedGradientTape(tf.GradientTape(), name=name, **options) as tape:
+            rows = tf.gather(table, [RANK % 4])
+            parts = [tf.reduce_sum(one) for one in (matrix, vector, rows)]
+            loss = (RANK + 1.0) * tf.add_n(parts)
+        found = tape.gradient(loss, sources)
+        assert isinstance(found[2], tf.IndexedSlices) == ("sparse_as_dense" not in options)
+        mean = (SIZE + 1) / 2
+        for gradient in found[:2]:
+            assert np.all(gradient.numpy() == mean), (options, gradient)
+        expected = [(rank + 1) / SIZE for rank in range(SIZE)]
+        dense = tf.convert_to_tensor(found[2]).numpy()
+        assert dense[:SIZE, 0].tolist() == expected, (options, dense)
+    unused = tf.Variable(1.0)
+    with st.DistributedGradientTape(tf.GradientTape(), name="unused") as tape:
+        loss = vector[0] * (RANK + 1.0)
+    assert tape.gradient(loss, {"a": vector, "b": unused})["b"] is None
+
+
 def check_bad_input() -> None:
     ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
     for value in (ragged, tf.constant(["a"]), tf.constant([True])):
@@ -135,5 +167,6 @@ assert (st.rank(), st.size()) == (RANK, SIZE)
 check_values()
 check_gradients()
 check_sets_objects_and_slices()
+check_tapes()
 check_bad_input()
 st.shutdown()
