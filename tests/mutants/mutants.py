@@ -90,6 +90,13 @@ MUTANTS = [
         "let able: Vec<_> = holders.iter().filter(able).take(0)",
     ),
     Mutant(
+        "a tensor that has failed on some worker is repaired",
+        "3: a killed server loses nothing",
+        "recovery.rs",
+        ".any(|standing| standing.has_failed)",
+        ".any(|_| false)",
+    ),
+    Mutant(
         "a contribution is overwritten while its result arrives",
         "3: a killed server loses nothing",
         "client/receiving.rs",

@@ -31,7 +31,7 @@ pub use lane::{
 pub use mirrors::{MirroredSpan, Share, StateLost, mirrored_elements, mirrored_spans};
 pub use recovery::{
     Progress, Recovery, Relay, Repair, RepairSpec, ResultKey, Unrecoverable, first_passed_on,
-    repairs, retained_rounds,
+    has_failed, repairs, retained_rounds,
 };
 pub use resident::exchange;
 pub use spans::Spans;

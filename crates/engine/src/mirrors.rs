@@ -136,7 +136,7 @@ impl Known {
     }
 
     fn level(&self, span: &Range<usize>, interrupted: Round) -> Level {
-        let Standing { round, begun } = &self.standing;
+        let Standing { round, begun, .. } = &self.standing;
         match &self.mirrored {
             None => Level::Unset,
             Some(mirrored) if !mirrored.contains(span) => Level::Nothing,
@@ -182,7 +182,7 @@ mod tests {
     fn reported(round: u32, done: usize, mirrored: Option<usize>) -> Progress {
         let begun = Some(Spans::whole(done * SIZE));
         Progress {
-            standings: vec![Standing { round: Round(round), begun }],
+            standings: vec![Standing { round: Round(round), begun, has_failed: false }],
             mirrored: mirrored.into_iter().map(|end| (ID, Spans::whole(end))).collect(),
             ..Progress::default()
         }

@@ -10,6 +10,7 @@
 //!   in its tensor has it in its [`Recovery`] until everyone has it: retained as it was received,
 //!   or taken out of the lane in its own process;
 //! - a round that no worker has a part of begins again like any other;
+//! - a tensor that [has failed](has_failed) on some worker fails on all, and is not repaired;
 //! - where workers may die, a broadcast or reduce is always done again: the worker with the result
 //!   may fail before it is relayed, and the others do not wait for that. But a worker that sends
 //!   and receives nothing is not done before all receivers have everything.
@@ -156,6 +157,14 @@ pub fn repairs(
     let (first, last) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
     let all = (first..=last).map(|round| repair((id, Round(round)), tensor, &standings, progress));
     all.filter_map(Result::transpose).collect()
+}
+
+/// Whether a tensor has failed on any worker. Its rounds have ended wherever each worker stood, so
+/// it is not repaired, and fails on all others.
+#[must_use]
+pub fn has_failed(id: TensorId, progress: &BTreeMap<Rank, Progress>) -> bool {
+    let standing = |reported: &Progress| reported.standings.get(id.0 as usize).cloned();
+    progress.values().filter_map(standing).any(|standing| standing.has_failed)
 }
 
 /// A worker, and what it holds of a round with so many contributors.

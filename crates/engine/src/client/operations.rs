@@ -43,6 +43,7 @@ struct Tensor {
     next_round: Round,
     active: Option<OpId>,
     waiting: VecDeque<OpId>,
+    has_failed: bool,
 }
 
 /// What a worker has of a tensor's rounds.
@@ -52,6 +53,8 @@ pub struct Standing {
     pub round: Round,
     /// If that round has begun, the bytes of its result that are here.
     pub begun: Option<Spans>,
+    /// Whether operations on it have failed: then the others say nothing about its rounds.
+    pub has_failed: bool,
 }
 
 impl<M> Operations<M> {
@@ -64,7 +67,8 @@ impl<M> Operations<M> {
     pub(super) fn register(&mut self, of: Sequence, layout: Layout, round: Round) {
         let sorted = |places: &[Place]| places.is_sorted_by(|a, b| a.number < b.number);
         debug_assert!(sorted(&layout.places), "places out of order");
-        let fresh = Tensor { layout, next_round: round, active: None, waiting: VecDeque::new() };
+        let (active, waiting) = (None, VecDeque::new());
+        let fresh = Tensor { layout, next_round: round, active, waiting, has_failed: false };
         self.tensors.insert(of, fresh);
     }
 
@@ -173,7 +177,10 @@ impl<M> Operations<M> {
     /// The unfinished operations on a tensor, oldest first; none is active or waits from now on.
     pub(super) fn cancel(&mut self, tensor: TensorId) -> Vec<OpId> {
         let of_tensor = self.tensors.iter_mut().filter(|((of, ..), _)| *of == tensor);
-        of_tensor.for_each(|(_, known)| known.cancel());
+        for (_, known) in of_tensor {
+            known.cancel();
+            known.has_failed = true;
+        }
         let mut ids = self.unfinished();
         ids.retain(|id| self.ops[id].request.tensor == tensor);
         ids
@@ -340,10 +347,11 @@ impl<M> Operations<M> {
     /// What this worker has of a tensor of its own; only between epochs.
     pub(super) fn standing(&self, tensor: TensorId) -> Standing {
         let Some(tensor) = self.own(tensor) else { return Standing::default() };
-        match tensor.active.map(|id| &self.ops[&id]) {
-            Some(op) => Standing { round: op.round, begun: Some(op.done.clone()) },
-            None => Standing { round: tensor.next_round, begun: None },
-        }
+        let (round, begun) = match tensor.active.map(|id| &self.ops[&id]) {
+            Some(op) => (op.round, Some(op.done.clone())),
+            None => (tensor.next_round, None),
+        };
+        Standing { round, begun, has_failed: tensor.has_failed }
     }
 }
 
@@ -493,7 +501,10 @@ mod tests {
         ops[own].parts[0].have = 1;
         assert_eq!(ops.suspend(16), [(relaying, "relayed")]);
         let begun = Some(Spans::whole(16));
-        assert_eq!(ops.standing(TENSOR), Standing { round: Round(3), begun });
+        assert_eq!(
+            ops.standing(TENSOR),
+            Standing { round: Round(3), begun, ..Standing::default() }
+        );
         assert_eq!(ops.lay_out(TENSOR, Tier::Machine, layout()), Some(own));
         assert_eq!((ops[own].request.tier, ops[own].parts[0].have), (Tier::Machine, 0));
     }

@@ -73,6 +73,8 @@ impl World {
         }
         self.lose_a_worker();
         self.some_steps();
+        self.fail_a_tensor();
+        self.some_steps();
         loop {
             let mut ranks: Vec<usize> = self.living().iter().copied().collect();
             self.rng.shuffle(&mut ranks);
@@ -139,6 +141,26 @@ impl World {
         self.generations.push((living, machines));
     }
 
+    /// A tensor fails on some workers, sometimes; the others learn it with the next epoch.
+    fn fail_a_tensor(&mut self) {
+        let index = self.rng.usize(0..self.tensors.len());
+        // A replay needs all rounds.
+        let is_replay = self.follows.is_some();
+        if is_replay || self.rng.u32(0..6) > 0 || !self.lost.insert(index) {
+            return;
+        }
+        self.report.refused += 1;
+        self.refused.insert(index);
+        let id = self.tensors[index].request.tensor;
+        for rank in self.living().clone() {
+            if self.rng.bool() {
+                self.workers[rank].client.fail_tensor(id, "this worker refuses it");
+                self.collect(rank);
+                self.some_steps();
+            }
+        }
+    }
+
     fn some_steps(&mut self) {
         for _ in 0..self.rng.usize(0..60) {
             self.step();
@@ -191,7 +213,8 @@ impl World {
     fn repairs(&mut self, progress: &BTreeMap<Rank, Progress>) -> HashMap<usize, Vec<Repair>> {
         let mut out = HashMap::new();
         for (index, tensor) in self.tensors.iter().enumerate() {
-            if self.lost.contains(&index) {
+            let is_lost = self.lost.contains(&index) && !self.refused.contains(&index);
+            if is_lost || has_failed(tensor.request.tensor, progress) {
                 continue;
             }
             let spec: RepairSpec = tensor.repair_spec(self.workers_may_fail);
@@ -231,7 +254,7 @@ impl World {
         for (index, tensor) in self.tensors.iter().enumerate() {
             let Request { tensor: id, dtype, .. } = tensor.request;
             if self.lost.contains(&index) {
-                worker.client.fail_tensor(id, "its state died");
+                worker.client.fail_tensor(id, "it has failed, or its state died");
                 worker.client.lay_out(id, Tier::Root, Layout::default());
                 continue;
             }

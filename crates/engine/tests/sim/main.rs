@@ -122,6 +122,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.encoded > 1000, "{total}");
         assert!(total.alone > 500, "{total}");
         assert!(total.replayed > 500, "{total}");
+        assert!(total.refused > 100, "{total}");
     }
 }
 

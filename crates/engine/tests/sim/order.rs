@@ -63,10 +63,11 @@ impl Tensor {
 
 impl World {
     /// Another run of the same tensors that follows the orders of this one, with other machines,
-    /// partitions and chunks; nothing if no tensor has an order.
+    /// partitions and chunks; nothing if no tensor has an order, or one failed too early.
     pub fn replay(&self, seed: u64) -> Option<World> {
         let orders = self.orders();
-        (!orders.is_empty()).then(|| World::following(seed, &Size::SMALL, Some(orders)))
+        let is_whole = !orders.is_empty() && self.refused.is_empty();
+        is_whole.then(|| World::following(seed, &Size::SMALL, Some(orders)))
     }
 
     /// Checks that a replay has given the same, in the same order.

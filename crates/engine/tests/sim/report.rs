@@ -54,6 +54,8 @@ pub struct Report {
     /// Stretches of variables that got a new mirror, and variables whose mirrors all died.
     pub refills: u64,
     pub lost: u64,
+    /// Tensors that failed on some workers before the plan changed.
+    pub refused: u64,
 }
 
 impl Report {
@@ -90,6 +92,7 @@ impl Report {
         self.replayed += other.replayed;
         self.refills += other.refills;
         self.lost += other.lost;
+        self.refused += other.refused;
     }
 }
 
@@ -107,7 +110,8 @@ impl fmt::Display for Report {
              and {} of its parts put into lanes; {} results of encoded rounds; \
              {} rounds of one worker alone, {} of them \
              replayed; {} decisions after the norm was known, {} of them to skip the round; {} \
-             stretches of variables with a new mirror, {} variables lost with both mirrors",
+             stretches of variables with a new mirror, {} variables lost with both mirrors; {} \
+             tensors that failed",
             self.operations,
             self.shards,
             self.bytes,
@@ -139,7 +143,8 @@ impl fmt::Display for Report {
             self.decided,
             self.skipped,
             self.refills,
-            self.lost
+            self.lost,
+            self.refused
         )
     }
 }

@@ -10,7 +10,7 @@ use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
     Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, MirroredSpan, OpId, OpMemory,
     OrderSpan, Peer, Place, Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply,
-    exchange, first_passed_on, mirrored_elements, repairs, retained_rounds,
+    exchange, first_passed_on, has_failed, mirrored_elements, repairs, retained_rounds,
 };
 use sumpter_sum::AlignedBuf;
 use sumpter_transport::{Side, SimLink, in_process};
@@ -94,6 +94,8 @@ pub struct World {
     guarded: BTreeSet<usize>,
     plans_at_once: u32,
     lost: BTreeSet<usize>,
+    /// Those of the lost that have failed on some worker.
+    pub refused: BTreeSet<usize>,
     /// The generation in which a round began, and the last in which a worker finished it.
     spans: HashMap<(usize, u32), (usize, usize)>,
     tensors: Vec<Tensor>,
@@ -219,6 +221,7 @@ impl World {
             guarded: BTreeSet::new(),
             plans_at_once: 0,
             lost: BTreeSet::new(),
+            refused: BTreeSet::new(),
             spans: HashMap::new(),
             tensors,
             workers,

@@ -8,7 +8,7 @@ use sumpter_config::Config;
 use sumpter_endpoint::ConnId;
 use sumpter_engine::{
     Lane, Layout, Place, Progress, REPAIRED, Relay, Repair, RepairSpec, Request, VariablePlace,
-    first_passed_on, repairs, retained_rounds,
+    first_passed_on, has_failed, repairs, retained_rounds,
 };
 use sumpter_membership::ClusterView;
 use sumpter_types::{Collective, Rank, Round, TensorId, TensorSpec};
@@ -59,6 +59,11 @@ impl WorkerRun {
         let (mut relays, mut retained) = (Vec::new(), BTreeSet::new());
         self.mirrors.clear();
         for id in (0..self.table.len() as u32).map(TensorId) {
+            if has_failed(id, all) {
+                self.client.fail_tensor(id, "it has failed on another rank");
+                self.client.lay_out(id, Tier::Root, Layout::default());
+                continue;
+            }
             if self.orphaned(id).is_none()
                 && let Err(lost) = self.choose_mirrors(id, all)
             {

@@ -37,6 +37,8 @@ struct StandingMessage {
     /// Starts and ends of stretches, by turns.
     #[prost(uint64, repeated, tag = "3")]
     done: Vec<u64>,
+    #[prost(bool, tag = "4")]
+    has_failed: bool,
 }
 
 /// What it holds of one round for others.
@@ -69,6 +71,7 @@ pub(crate) fn encode(progress: &Progress) -> Vec<u8> {
         round: standing.round.0,
         begun: standing.begun.is_some(),
         done: standing.begun.as_ref().map(ends).unwrap_or_default(),
+        has_failed: standing.has_failed,
     };
     let held = progress.held.iter().map(|((tensor, round, contributors), spans)| HeldMessage {
         tensor: tensor.0,
@@ -140,6 +143,7 @@ fn decode(bytes: &[u8]) -> Result<Progress, String> {
     let standing = |message: StandingMessage| Standing {
         round: Round(message.round),
         begun: message.begun.then(|| spans(&message.done)),
+        has_failed: message.has_failed,
     };
     let held = message.held.into_iter().map(|held| {
         let key = (TensorId(held.tensor), Round(held.round), held.contributors);
@@ -167,9 +171,9 @@ mod tests {
     fn what_is_told_is_what_is_read() {
         let begun = Some([0..64, 128..256].into_iter().collect());
         let standings = vec![
-            Standing { round: Round(7), begun },
-            Standing { round: Round(8), begun: None },
-            Standing { round: Round(0), begun: Some(Spans::default()) },
+            Standing { round: Round(7), begun, has_failed: false },
+            Standing { round: Round(8), begun: None, has_failed: true },
+            Standing { begun: Some(Spans::default()), ..Standing::default() },
         ];
         let held = [((TensorId(2), Round(6), 4), Spans::whole(1 << 40))].into_iter().collect();
         let mirrored =
@@ -181,7 +185,7 @@ mod tests {
     #[test]
     fn each_loop_reads_what_its_like_have_answered() {
         let progress = |round| Progress {
-            standings: vec![Standing { round: Round(round), begun: None }],
+            standings: vec![Standing { round: Round(round), ..Standing::default() }],
             ..Progress::default()
         };
         let answer = |rounds: &[u32]| -> Arc<[u8]> {
