@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,14 +70,43 @@ def _run(called: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results = perform(called, [tensor.numpy() for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
 
+    _check_not_compiled(called)
+
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         return perform(called, [np.asarray(array) for array in arrays])
 
     # Stateful: tf.function keeps the order of such operations, and removes none.
-    results = tf.numpy_function(run, list(tensors), [tensor.dtype for tensor in tensors])
+    results = tf.numpy_function(
+        run,
+        list(tensors),
+        [tensor.dtype for tensor in tensors],
+        # XLA's own message shows it, where a function was traced before another compiles it.
+        name=f"sumpter.{called.kind}.needs_jit_compile_False",
+    )
     for result, tensor in zip(results, tensors, strict=True):
         result.set_shape(_result_shape(called, tensor.shape))
     return list(results)
+
+
+def _check_not_compiled(called: Collective) -> None:
+    """Raises UnsupportedError while a function is traced for XLA, which cannot call Python.
+
+    Nothing of a graph says so, but the function that is being traced is among the callers.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        function = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
+        if isinstance(function, tf.types.experimental.PolymorphicFunction) and getattr(
+            function, "_jit_compile", False
+        ):
+            traced = getattr(function, "__name__", "a function")
+            raise UnsupportedError(
+                f"{called.kind} of {described(called.name)} is within {traced}(), which XLA "
+                "compiles, and its code cannot call Sumpter: leave out jit_compile=True of that "
+                "tf.function, and pass jit_compile=False to Keras' model.compile(), whose default "
+                "compiles on a GPU"
+            )
+        frame = frame.f_back
 
 
 def _result_shape(called: Collective, shape: tf.TensorShape) -> tf.TensorShape:

@@ -26,6 +26,10 @@ def test_results_gradients_and_errors(make_job: Callable[..., Job], ranks: int) 
     job.start("tensorflow_collectives.py").finish()
 
 
+def test_what_xla_compiles_is_refused_by_name(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1).start("tensorflow_compiled.py").finish()
+
+
 def test_ranks_train_as_one_process_does(make_job: Callable[..., Job]) -> None:
     found = []
     for job in (make_job(1), make_job(2, 1)):

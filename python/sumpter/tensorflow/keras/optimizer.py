@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import ProcessSet, global_process_set
@@ -22,7 +20,6 @@ class _Distributed:
     _sumpter_reduction: GradientReduction
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        _check_not_compiled()
         reduced = self._sumpter_reduction(grads)
         return super().apply(reduced, trainable_variables)  # type: ignore[misc]
 
@@ -76,19 +73,3 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         for own, given in zip(made.variables, optimizer.variables, strict=True):
             own.assign(given)
     return made
-
-
-def _check_not_compiled() -> None:
-    """Raises UnsupportedError while a step is traced for XLA, which cannot call Python."""
-    if not tf.inside_function():
-        return
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == "train_step":
-            model = frame.f_locals.get("self")
-            if getattr(model, "jit_compile", False):
-                raise UnsupportedError(
-                    "the training step is compiled by XLA, which cannot call Sumpter: pass "
-                    "jit_compile=False to model.compile(), whose default compiles where it can"
-                )
-        frame = frame.f_back
