@@ -74,6 +74,10 @@ class Collective(NamedTuple):
         chosen = self._select(indices)
         return chosen._replace(kind=_TRANSPOSED[self.kind])._ending(_GRADIENT)
 
+    def depends_on_size(self) -> bool:
+        """Whether its results have other shapes with another number of ranks."""
+        return self.kind in (ALL_GATHER, REDUCE_SCATTER)
+
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a result, from that of its array."""
         if self.kind == ALL_GATHER:

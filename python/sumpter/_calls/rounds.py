@@ -61,7 +61,7 @@ def perform(collective: Collective, arrays: Sequence[np.ndarray]) -> list[np.nda
 
 def _check_size(collective: Collective) -> None:
     size = collective.process_set.size()
-    if size != collective.size:
+    if size != collective.size and collective.depends_on_size():
         raise UnsupportedError(
             f"the program was compiled for {collective.size} ranks, and there are {size} now: "
             f"{collective.front.recompile} after init() has joined a job of another size"

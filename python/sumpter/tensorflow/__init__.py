@@ -65,6 +65,7 @@ from sumpter._errors import (
     SumpterError,
     UnsupportedError,
 )
+from sumpter.tensorflow import elastic
 from sumpter.tensorflow.functions import (
     allgather_object,
     broadcast_,
@@ -128,6 +129,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -23,19 +23,22 @@ HOROVOD = f"""{RANKS} {SETS} {OPS} rank_op local_rank_op size_op local_size_op
     ccl_built cuda_built rocm_built
     allreduce grouped_allreduce allgather grouped_allgather reducescatter grouped_reducescatter
     broadcast broadcast_ allgather_object broadcast_object broadcast_object_fn broadcast_variables
-    DistributedOptimizer DistributedGradientTape"""
+    DistributedOptimizer DistributedGradientTape elastic"""
 BYTEPS = """init shutdown size local_size rank local_rank push_pull broadcast broadcast_variables
     DistributedOptimizer DistributedGradientTape"""
 KERAS = f"""{RANKS} {SETS} {OPS} allreduce allgather broadcast reducescatter DistributedOptimizer
-    load_model callbacks"""
+    load_model callbacks elastic"""
 CALLBACKS = """BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
     LearningRateWarmupCallback"""
+ELASTIC = "State ObjectState HostsUpdatedInterrupt run"
+TENSORFLOW_ELASTIC = f"{ELASTIC} TensorFlowState TensorFlowKerasState"
+KERAS_ELASTIC = f"""{ELASTIC} KerasState CommitStateCallback UpdateBatchStateCallback
+    UpdateEpochStateCallback"""
 
 # What there is none of, and what to do instead.
 MISSING = {
     "alltoall": "the core has no all-to-all; allgather, and take the own part",
     "join": "give ranks equally many steps; sumpter.torch has it",
-    "elastic": "sumpter.torch has elastic states",
     "SyncBatchNormalization": "keras.layers.BatchNormalization(synchronized=True) needs a strategy",
     "PartialDistributedGradientTape": "leave local variables out of what the tape is asked for",
     "PartialDistributedOptimizer": "write the loop with a tape",
@@ -58,6 +61,8 @@ MISSING = {
         (st, BYTEPS),
         (sk, KERAS),
         (sk.callbacks, CALLBACKS),
+        (st.elastic, TENSORFLOW_ELASTIC),
+        (sk.elastic, KERAS_ELASTIC),
     ],
 )
 def test_every_name_is_there(module: object, names: str) -> None:
@@ -71,6 +76,6 @@ def test_what_is_missing_is_missing() -> None:
 
 
 def test_public_names_are_those_of_the_list() -> None:
-    for module in (st, sk):
+    for module in (st, sk, st.elastic, sk.elastic):
         assert sorted(module.__all__) == module.__all__
         assert all(hasattr(module, name) for name in module.__all__)

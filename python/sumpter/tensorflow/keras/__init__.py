@@ -37,7 +37,7 @@ from sumpter._core.process_sets import (
 )
 from sumpter._core.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from sumpter.tensorflow.functions import broadcast_variables
-from sumpter.tensorflow.keras import callbacks
+from sumpter.tensorflow.keras import callbacks, elastic
 from sumpter.tensorflow.keras.optimizer import DistributedOptimizer
 from sumpter.tensorflow.keras.values import (
     allgather,
@@ -68,6 +68,7 @@ __all__ = [
     "callbacks",
     "cross_rank",
     "cross_size",
+    "elastic",
     "global_process_set",
     "init",
     "is_initialized",

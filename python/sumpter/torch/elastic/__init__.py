@@ -11,10 +11,11 @@ def train(state):
 train(state)
 """
 
+from sumpter._elastic.loop import run
+from sumpter._elastic.state import ObjectState, State
 from sumpter._errors import HostsUpdatedInterrupt
-from sumpter.torch.elastic.loop import run
 from sumpter.torch.elastic.sampler import ElasticSampler, GlobalBatchSampler
-from sumpter.torch.elastic.state import ObjectState, State, TorchState
+from sumpter.torch.elastic.state import TorchState
 
 __all__ = [
     "ElasticSampler",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sumpter._core import membership, seat
+from sumpter._elastic.state import State
 from sumpter._errors import ClosedError, HostsUpdatedInterrupt, PeerLostError, SumpterError
-from sumpter.torch.elastic.state import State
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -30,6 +30,15 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
     In a job that is not elastic (`min_workers` is 0) `func` runs once, and every error is raised.
     """
 
+    return going_on(func, lambda error: error if isinstance(error, SumpterError) else None)
+
+
+def going_on(
+    func: Callable[Concatenate[_S, _P], _T],
+    cause_of: Callable[[Exception], SumpterError | None],
+) -> Callable[Concatenate[_S, _P], _T]:
+    """run(), where `cause_of` finds the error of Sumpter's in what a framework made of it."""
+
     @functools.wraps(func)
     def elastic(state: _S, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if not seat.held():
@@ -42,10 +51,11 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
                     return func(state, *args, **kwargs)
                 except HostsUpdatedInterrupt:
                     _log.info("workers have died or joined: meeting anew")
-                except SumpterError as error:
-                    if not _is_lost_peer(error):
+                except Exception as error:
+                    cause = cause_of(error)
+                    if cause is None or not _is_lost_peer(cause):
                         raise
-                    _log.warning("%s; going back to the last commit", error)
+                    _log.warning("%s; going back to the last commit", cause)
                     state.restore()
                 _meet_again()
                 state.on_reset()

@@ -1,0 +1,105 @@
+"""Objects of Python, and few numbers, on all ranks: for fronts, and for what they share.
+
+Objects travel as pickles, and unpickling runs what the sender wrote. They are accepted from
+members of the job only, all of which have proved on every connection that they know its token.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sumpter._calls import collective as kinds
+from sumpter._calls.collective import Collective, Front
+from sumpter._calls.rounds import perform
+from sumpter._core import membership
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._core.reduction import ReduceOp, Sum
+
+# Objects are padded to a power of two so that a few names serve objects of every size.
+SMALLEST_OBJECT_BYTES = 256
+
+# Nothing of these calls is compiled.
+HOST = Front("host", "make the call again")
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns rank `root_rank`'s object; the other ranks' arguments are ignored.
+
+    It travels as a pickle, which is accepted from members of the authenticated job only.
+    """
+    current = membership.current()
+    membership.check_root(current, root_rank)
+    is_root = current.rank == root_rank
+    own = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
+    word = name or "object"
+    # A sum with the zeros of the others, since all of them must have arrived for it.
+    length = np.array([own.size], np.int64)
+    size = int(on_host(kinds.ALL_REDUCE, f"{word}.size", length, process_set)[0])
+    content = np.zeros(_capacity(size), np.uint8)
+    content[: own.size] = own
+    called = f"{word}.{content.size}"
+    received = on_host(kinds.BROADCAST, called, content, process_set, root=root_rank)
+    return obj if is_root else pickle.loads(received[:size].tobytes())
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Returns all ranks' objects, by rank. They travel as broadcast_object()'s do."""
+    own, word = np.frombuffer(pickle.dumps(obj), np.uint8), name or "objects"
+    length = np.array([own.size], np.int64)
+    sizes = on_host(kinds.ALL_GATHER, f"{word}.sizes", length, process_set)
+    most = _capacity(int(sizes.max()))
+    padded = np.zeros(most, np.uint8)
+    padded[: own.size] = own
+    rows = on_host(kinds.ALL_GATHER, f"{word}.{most}", padded, process_set).reshape(-1, most)
+    return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def reduce_numbers(numbers: Sequence[int], op: ReduceOp, name: str) -> list[int]:
+    """The reduction of a few whole numbers over all ranks."""
+    return on_host(kinds.ALL_REDUCE, name, np.array(numbers, np.int32), op=op).tolist()
+
+
+def broadcast_arrays(
+    arrays: Sequence[np.ndarray],
+    root_rank: int,
+    name: str,
+    process_set: ProcessSet = global_process_set,
+) -> list[np.ndarray]:
+    """Returns rank `root_rank`'s arrays, in one call."""
+    membership.check_root(membership.current(), root_rank)
+    if not arrays:
+        return []
+    paths, size = tuple(f".{index}" for index in range(len(arrays))), len(members(process_set))
+    called = Collective(HOST, kinds.BROADCAST, paths, name, Sum, root_rank, process_set, size)
+    return perform(called._replace(codecs=("",) * len(arrays)), arrays)
+
+
+def on_host(
+    kind: str,
+    name: str,
+    array: np.ndarray,
+    process_set: ProcessSet = global_process_set,
+    *,
+    op: ReduceOp = Sum,
+    root: int = 0,
+) -> np.ndarray:
+    """One collective on an array of the host."""
+    size = len(members(process_set))
+    called = Collective(HOST, kind, ("",), name, op, root, process_set, size, ("",))
+    (result,) = perform(called, [array])
+    return result
+
+
+def _capacity(size: int) -> int:
+    return max(SMALLEST_OBJECT_BYTES, 1 << (size - 1).bit_length())
