@@ -85,18 +85,37 @@ def broadcast_arrays(
     return perform(called._replace(codecs=("",) * len(arrays)), arrays)
 
 
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> None:
+    """Gives the variables the values of rank `root_rank`'s, in one call.
+
+    They are assigned in place whatever `inplace` says.
+    """
+    variables = list(variables)
+    values = [np.array(variable.numpy()) for variable in variables]
+    for variable, value in zip(
+        variables, broadcast_arrays(values, root_rank, "variables", process_set), strict=True
+    ):
+        variable.assign(value)
+
+
 def on_host(
     kind: str,
-    name: str,
+    name: str | None,
     array: np.ndarray,
     process_set: ProcessSet = global_process_set,
     *,
     op: ReduceOp = Sum,
     root: int = 0,
+    codec: str = "",
 ) -> np.ndarray:
     """One collective on an array of the host."""
     size = len(members(process_set))
-    called = Collective(HOST, kind, ("",), name, op, root, process_set, size, ("",))
+    called = Collective(HOST, kind, ("",), name, op, root, process_set, size, (codec,))
     (result,) = perform(called, [array])
     return result
 

@@ -1,11 +1,10 @@
 """Joining and leaving a job from torch, and what is known of it."""
 
-import json
-import time
-import weakref
 from collections.abc import Iterable
 
-from sumpter._core import membership, names
+from sumpter._calls.joining import get_pushpull_speed, resume_by, suspend
+from sumpter._calls.joining import join as _join
+from sumpter._core import membership
 from sumpter._core.membership import (
     cross_rank,
     cross_size,
@@ -20,10 +19,8 @@ from sumpter._core.membership import (
     stop_timeline,
 )
 from sumpter._core.process_sets import adopt
-from sumpter._core.session import Session
 from sumpter._errors import UnsupportedError
 from sumpter.torch import store
-from sumpter.torch.functions import allgather_object
 
 __all__ = [
     "cross_rank",
@@ -75,14 +72,6 @@ def init(
         raise
 
 
-def suspend() -> None:
-    """Leaves the job, as shutdown(), for resume() to join the next one."""
-    global _suspended
-    workers = local_size()
-    shutdown()
-    _suspended = workers
-
-
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
     """Joins a job of `num_workers` machines after suspend(), as its rank `global_rank`.
 
@@ -90,27 +79,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
     `num_servers` summation servers must have joined before the job starts. `context` is accepted
     for compatibility. Raises ValueError without a suspend() before it.
     """
-    global _suspended
-    if _suspended is None:
-        raise ValueError("resume() is for after suspend(): call init() to join the first time")
-    init(world_size=num_workers * _suspended, rank=global_rank, servers=num_servers)
-    _suspended = None
-
-
-def get_pushpull_speed() -> tuple[int, float]:
-    """The time in milliseconds since 1970, and how fast tensors were summed up to it, in MB/s.
-
-    The rate is that of this worker's finished operations since the last call, or since init(), in
-    megabytes of 10^6 bytes of its own tensors.
-    """
-    session = membership.current()
-    counters = json.loads(session.worker.stats())["counters"]
-    now = (counters["elapsed_s"], counters["tensor_bytes"])
-    before = _speed_seen.get(session, (0.0, 0.0))
-    _speed_seen[session] = now
-    elapsed = now[0] - before[0]
-    speed = (now[1] - before[1]) / elapsed / 1e6 if elapsed > 0 else 0.0
-    return time.time_ns() // 1_000_000, speed
+    resume_by(init, num_workers, num_servers, global_rank)
 
 
 def join(device: int = -1) -> int:
@@ -121,12 +90,7 @@ def join(device: int = -1) -> int:
     Operations of its own must be done before. Returns the last rank to call this, the same
     on every rank. `device` changes nothing.
     """
-    session = membership.current()
-    last = session.out_of_data()
-    # Ranks know of the calls that they have made themselves.
-    known = names.forget(session)
-    names.learn(session, allgather_object(known, name="names"))
-    return last
+    return _join(device)
 
 
 def _listed(comm: object) -> list[int] | None:
@@ -138,10 +102,3 @@ def _listed(comm: object) -> list[int] | None:
     ranks = sorted(int(rank) for rank in comm)
     # An empty list is Horovod's default.
     return ranks or None
-
-
-# The ranks of this machine between suspend() and resume().
-_suspended: int | None = None
-
-# The worker's seconds and bytes when get_pushpull_speed() was last called.
-_speed_seen: weakref.WeakKeyDictionary[Session, tuple[float, float]] = weakref.WeakKeyDictionary()
