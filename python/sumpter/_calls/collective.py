@@ -14,6 +14,8 @@ BROADCAST = "broadcast"
 REDUCE = "reduce"
 ALL_GATHER = "all_gather"
 REDUCE_SCATTER = "reduce_scatter"
+# The rows of an array in equal blocks, one to each rank.
+ALL_TO_ALL = "all_to_all"
 BARRIER = "barrier"
 
 _TRANSPOSED = {
@@ -22,6 +24,7 @@ _TRANSPOSED = {
     REDUCE: BROADCAST,
     ALL_GATHER: REDUCE_SCATTER,
     REDUCE_SCATTER: ALL_GATHER,
+    ALL_TO_ALL: ALL_TO_ALL,
 }
 
 # What the names of derived calls end with.
@@ -75,8 +78,8 @@ class Collective(NamedTuple):
         return chosen._replace(kind=_TRANSPOSED[self.kind])._ending(_GRADIENT)
 
     def depends_on_size(self) -> bool:
-        """Whether its results have other shapes with another number of ranks."""
-        return self.kind in (ALL_GATHER, REDUCE_SCATTER)
+        """Whether its arrays or results have other shapes with another number of ranks."""
+        return self.kind in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a result, from that of its array."""

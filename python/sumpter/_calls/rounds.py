@@ -123,8 +123,12 @@ class _Call:
         receive: int,
         keep: object,
         root: int = 0,
+        ranks: tuple[int, ...] | None = None,
     ) -> RoundHandle:
-        """Starts one round on memory at two addresses; 0 for what is not needed."""
+        """Starts one round on memory at two addresses; 0 for what is not needed.
+
+        It is among `ranks`, or else among all that make the call.
+        """
         tensors = self._names.tensors
         tensor = tensors.get(identity.name)
         if tensor is None:
@@ -135,7 +139,7 @@ class _Call:
                 op=self.op.wire_name if reduces else "sum",
                 root=root,
                 average=reduces and self.averages_in_core(form[1]),
-                ranks=self._ranks,
+                ranks=ranks or self._ranks,
                 compression=self.codec if collective == kinds.ALL_REDUCE else "",
             )
             tensor = tensors[identity.name] = self._session.declare(identity.name, *described)
@@ -246,12 +250,39 @@ def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begu
     return _Begun(rounds, lambda: call.averaged(result))
 
 
+def _all_to_all(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+    ranks, own = call.members, call.members.index(call.rank)
+    source, result = _copy(array), _results.empty_like(array)
+    blocks = (len(ranks), array.shape[0] // len(ranks), *array.shape[1:])
+    sent, received = source.reshape(blocks), result.reshape(blocks)
+    received[own] = sent[own]
+    rounds = []
+    for place, other in enumerate(ranks):
+        if place == own:
+            continue
+        pair, form = tuple(sorted((other, call.rank))), wire_form(sent[own])
+        for root, memory in ((call.rank, sent[place]), (other, received[place])):
+            address = memory.ctypes.data
+            send = address if root == call.rank else 0
+            to = other if root == call.rank else call.rank
+            rounds.append(
+                call.submit(
+                    identity.part(f"{root}.to.{to}"),
+                    *(kinds.BROADCAST, form, send, address, (source, result)),
+                    root=root,
+                    ranks=pair,
+                )
+            )
+    return _Begun(rounds, lambda: result)
+
+
 _BEGIN = {
     kinds.ALL_REDUCE: _all_reduce,
     kinds.BROADCAST: _broadcast,
     kinds.REDUCE: _reduce,
     kinds.ALL_GATHER: _all_gather,
     kinds.REDUCE_SCATTER: _reduce_scatter,
+    kinds.ALL_TO_ALL: _all_to_all,
 }
 
 

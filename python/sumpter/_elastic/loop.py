@@ -2,9 +2,12 @@
 
 import functools
 import logging
+import re
+import sys
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from sumpter import _errors
 from sumpter._core import membership, seat
 from sumpter._elastic.state import State
 from sumpter._errors import ClosedError, HostsUpdatedInterrupt, PeerLostError, SumpterError
@@ -14,6 +17,9 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=State)
 
 _log = logging.getLogger("sumpter")
+
+# How frameworks word an exception that Python has raised in a compiled program.
+_RAISED = re.compile(r"\b(PeerLostError|ClosedError|SumpterError): (.*)")
 
 
 def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
@@ -31,6 +37,24 @@ def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P]
     """
 
     return going_on(func, lambda error: error if isinstance(error, SumpterError) else None)
+
+
+def cause_in(error: Exception) -> SumpterError | None:
+    """The error of Sumpter's in what a compiled program has made of it: its name and its text."""
+    if isinstance(error, SumpterError):
+        return error
+    found = _RAISED.search(str(error)) if isinstance(error, _compiled_errors()) else None
+    return getattr(_errors, found[1])(found[2]) if found else None
+
+
+def _compiled_errors() -> tuple[type[BaseException], ...]:
+    """What frameworks raise for an exception in a compiled program."""
+    found: list[type[BaseException]] = []
+    if tensorflow := sys.modules.get("tensorflow"):
+        found.append(tensorflow.errors.OpError)
+    if jax := sys.modules.get("jax"):
+        found.append(jax.errors.JaxRuntimeError)
+    return tuple(found)
 
 
 def going_on(

@@ -69,9 +69,7 @@ class ModelState(VariablesState):
 
     def held_variables(self) -> Sequence[Any]:
         """The model's weights and the optimizer's variables."""
-        # On JAX, fit() has them elsewhere.
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
+        settle(self.model)
         return [*self.model.weights, *self.optimizer.variables]
 
     def reset(self) -> None:
@@ -79,3 +77,9 @@ class ModelState(VariablesState):
         for function in ("train_function", "test_function", "predict_function"):
             if hasattr(self.model, function):
                 setattr(self.model, function, None)
+
+
+def settle(model: Any) -> None:
+    """Has a model of Keras hold its variables' values, which on JAX are elsewhere during fit()."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose, gradient_codecs
 from sumpter._core.compression.codecs import Compression, NoneCompressor, is_low_rank
-from sumpter._core.process_sets import ProcessSet, global_process_set
-from sumpter._core.reduction import Average, ReduceOp
-from sumpter._errors import ConfigError
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._core.reduction import Adasum, Average, ReduceOp, Sum
+from sumpter._errors import ConfigError, UnsupportedError
 from sumpter._packages import need
 from sumpter.jax import arrays as leaf_arrays
 from sumpter.jax.ops import CompressionLike, broadcast, reduce_leaves
@@ -39,12 +40,55 @@ def distribute(
     inner = optax.with_extra_args_support(optimizer)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        leaves = leaf_arrays.flatten(updates)
-        codecs = _codecs(leaves, compression)
-        reduced = reduce_leaves(leaves, op, name, process_set, codecs)
+        reduced = _reduced(updates, op, compression, name, process_set)
         return inner.update(reduced, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
+class GradientReduction:
+    """How an optimizer of Keras reduces gradients; each is known by its place."""
+
+    def __init__(
+        self,
+        name: str,
+        op: ReduceOp,
+        compression: CompressionLike,
+        sparse_as_dense: bool,
+        predivide: float,
+        process_set: ProcessSet,
+    ) -> None:
+        # JAX has no sparse gradients.
+        if predivide != 1.0 and op is not Average:
+            raise ValueError("gradient_predivide_factor needs op=Average")
+        if op is Adasum:
+            raise UnsupportedError("there is no Adasum of JAX arrays: use Average")
+        self._name, self._op, self._predivide = name, op, predivide
+        self._compression, self._process_set = compression, process_set
+
+    def __call__(
+        self, gradients: Sequence[Any], local: Collection[int] = (), scales_local: bool = True
+    ) -> list[Any]:
+        """The reduced gradients, where those at the places `local` stay this rank's own.
+
+        They are divided by the number of ranks if `scales_local`.
+        """
+        size = len(members(self._process_set))
+        results = [
+            one / size if place in local and scales_local else one
+            for place, one in enumerate(gradients)
+        ]
+        # By place, so that a gradient keeps its name whichever others stay local.
+        given = {str(place): one for place, one in enumerate(results) if place not in local}
+        op, before, after = self._op, 1.0, 1.0
+        if self._predivide != 1.0:
+            # A sum of what was divided before, and the rest of the division after.
+            op, before, after = Sum, 1 / self._predivide, self._predivide / size
+            given = {place: one * before for place, one in given.items()}
+        reduced = _reduced(given, op, self._compression, self._name, self._process_set)
+        for place, one in reduced.items():
+            results[int(place)] = one if after == 1.0 else one * after
+        return results
 
 
 def broadcast_parameters(
@@ -56,6 +100,13 @@ def broadcast_parameters(
 ) -> Any:
     """Returns rank `root_rank`'s parameters, or any other pytree such as an optimizer's state."""
     return broadcast(params, root_rank, name=name, process_set=process_set)
+
+
+def _reduced(
+    tree: Any, op: ReduceOp, compression: CompressionLike, name: str, process_set: ProcessSet
+) -> Any:
+    leaves = leaf_arrays.flatten(tree)
+    return reduce_leaves(leaves, op, name, process_set, _codecs(leaves, compression))
 
 
 def _codecs(leaves: leaf_arrays.Leaves, compression: CompressionLike) -> tuple[str, ...]:

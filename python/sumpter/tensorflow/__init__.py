@@ -28,6 +28,14 @@ from sumpter._build import (
     nccl_built,
     rocm_built,
 )
+from sumpter._calls.joining import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    join,
+    resume,
+    suspend,
+)
 from sumpter._core.compression.codecs import (
     Compression,
 )
@@ -65,6 +73,10 @@ from sumpter._errors import (
     SumpterError,
     UnsupportedError,
 )
+from sumpter.keras.optimizer import (
+    DistributedOptimizer,
+    PartialDistributedOptimizer,
+)
 from sumpter.tensorflow import elastic
 from sumpter.tensorflow.functions import (
     allgather_object,
@@ -73,33 +85,41 @@ from sumpter.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
-from sumpter.tensorflow.keras.optimizer import (
-    DistributedOptimizer,
+from sumpter.tensorflow.graphs import (
+    BroadcastGlobalVariablesHook,
+    broadcast_global_variables,
 )
 from sumpter.tensorflow.ops import (
-    allgather,
     allreduce,
-    barrier,
     broadcast,
-    grouped_allgather,
     grouped_allreduce,
     grouped_broadcast,
-    grouped_reducescatter,
-    init,
     local_rank_op,
     local_size_op,
+    process_set_included_op,
     push_pull,
     rank_op,
-    reducescatter,
     size_op,
+)
+from sumpter.tensorflow.pieces import (
+    allgather,
+    alltoall,
+    grouped_allgather,
+    grouped_reducescatter,
+    reducescatter,
+)
+from sumpter.tensorflow.sync_batch_norm import (
+    SyncBatchNormalization,
 )
 from sumpter.tensorflow.training import (
     DistributedGradientTape,
+    PartialDistributedGradientTape,
 )
 
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -107,20 +127,25 @@ __all__ = [
     "Min",
     "MismatchError",
     "NotInitializedError",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "PeerLostError",
     "ProcessSet",
     "Product",
     "ReduceOp",
     "Sum",
     "SumpterError",
+    "SyncBatchNormalization",
     "UnsupportedError",
     "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -130,6 +155,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "elastic",
+    "get_pushpull_speed",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -139,6 +165,7 @@ __all__ = [
     "grouped_reducescatter",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -147,15 +174,18 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "process_set_included_op",
     "push_pull",
     "rank",
     "rank_op",
     "reducescatter",
     "remove_process_set",
+    "resume",
     "rocm_built",
     "shutdown",
     "size",
     "size_op",
     "start_timeline",
     "stop_timeline",
+    "suspend",
 ]

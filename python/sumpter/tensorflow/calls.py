@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,13 @@ from sumpter._arrays import SUMMABLE
 from sumpter._calls.collective import Collective, Front
 from sumpter._calls.rounds import perform
 from sumpter._core import membership
-from sumpter._core.compression.choice import Limits, choose
-from sumpter._core.compression.codecs import Codec, NoneCompressor
+from sumpter._core.compression.choice import CompressionLike, Limits, choose
+from sumpter._core.compression.codecs import NoneCompressor
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, ReduceOp, Sum, choose_op
 from sumpter._errors import UnsupportedError
 
 TENSORFLOW = Front("tensorflow", "trace the tf.function anew")
-
-CompressionLike = Codec | str | Mapping[str, Any] | type[NoneCompressor]
 
 
 def call(
@@ -122,13 +120,14 @@ def dense(tensor: Any, name: str | None = None) -> tf.Tensor:
     """A tensor of numbers; raises UnsupportedError for what has another form on each rank."""
     if isinstance(tensor, (tf.RaggedTensor, tf.SparseTensor)):
         raise UnsupportedError(
-            f"{described(name)} is a {type(tensor).__name__}, which has another form on each rank: "
-            "give a dense tensor"
+            f"{described(name)} is a {type(tensor).__name__} on rank {membership.rank()}, which "
+            "may have another form on each: give a dense tensor"
         )
     made = tf.convert_to_tensor(tensor)
     if made.dtype in (tf.string, tf.resource, tf.variant):
         raise UnsupportedError(
-            f"{described(name)} is of {made.dtype.name}: give a tensor of numbers"
+            f"{described(name)} is of {made.dtype.name} on rank {membership.rank()}: give a tensor "
+            "of numbers"
         )
     return made
 
@@ -138,9 +137,19 @@ def reducible(tensor: Any, name: str | None = None) -> tf.Tensor:
     made = dense(tensor, name)
     if made.dtype.name not in SUMMABLE:
         raise UnsupportedError(
-            f"{described(name)} is of {made.dtype.name}, which cannot be reduced: cast it first"
+            f"{described(name)} is of {made.dtype.name} on rank {membership.rank()}, which cannot "
+            "be reduced: cast it first"
         )
     return made
+
+
+def scaled(tensor: tf.Tensor, factor: float) -> tf.Tensor:
+    """A tensor times a number; integers are rounded towards zero, as Horovod does."""
+    if factor == 1.0:
+        return tensor
+    if tensor.dtype.is_floating:
+        return tensor * tf.cast(factor, tensor.dtype)
+    return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
 
 
 def described(name: str | None) -> str:

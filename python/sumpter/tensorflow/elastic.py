@@ -14,18 +14,16 @@ train(state)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from sumpter import _errors
-from sumpter._elastic.loop import going_on
+from sumpter._elastic.loop import cause_in, going_on
 from sumpter._elastic.loop import run as _run
 from sumpter._elastic.state import ObjectState, State
 from sumpter._elastic.variables import ModelState, VariablesState
-from sumpter._errors import HostsUpdatedInterrupt, SumpterError
+from sumpter._errors import HostsUpdatedInterrupt, UnsupportedError
 
 __all__ = [
     "HostsUpdatedInterrupt",
@@ -40,9 +38,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=State)
 
-# How TensorFlow words an exception of Python that an operation of a graph has raised.
-_RAISED = re.compile(r"\b(PeerLostError|ClosedError|SumpterError): (.*)")
-
 
 class TensorFlowState(VariablesState):
     """A state of TensorFlow's variables and of Python's objects, which become attributes.
@@ -54,9 +49,7 @@ class TensorFlowState(VariablesState):
         self, variables: Sequence[tf.Variable] | None = None, session: object = None, **kwargs: Any
     ) -> None:
         if session is not None:
-            raise _errors.UnsupportedError(
-                "TensorFlow 1's sessions are not supported: leave it out"
-            )
+            raise UnsupportedError("TensorFlow 1's sessions are not supported: leave it out")
         if not variables:
             raise ValueError("give the variables: TensorFlow 2 has no list of all of them")
         self.variables = list(variables)
@@ -82,15 +75,7 @@ class TensorFlowKerasState(ModelState):
 
 
 def run(func: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    return going_on(func, _cause_of)
+    return going_on(func, cause_in)
 
 
 run.__doc__ = _run.__doc__
-
-
-def _cause_of(error: Exception) -> SumpterError | None:
-    """The error of Sumpter's that TensorFlow has made one of its own of, as it does in graphs."""
-    if isinstance(error, SumpterError):
-        return error
-    found = _RAISED.search(str(error)) if isinstance(error, tf.errors.OpError) else None
-    return getattr(_errors, found[1])(found[2]) if found else None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from sumpter._calls import collective as kinds
 from sumpter._core import membership
-from sumpter._core.compression.choice import Limits, choose, gradient_codecs
+from sumpter._core.compression.choice import CompressionLike, Limits, choose, gradient_codecs
 from sumpter._core.compression.codecs import NoneCompressor, is_low_rank
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Average, ReduceOp
 from sumpter._errors import ConfigError, UnsupportedError
-from sumpter.tensorflow.calls import CompressionLike, call, reducible, reduction
+from sumpter.tensorflow.calls import call, reducible, reduction
 from sumpter.tensorflow.ops import allreduce
 
 
@@ -43,16 +43,22 @@ class GradientReduction:
         self._sparse_as_dense, self._predivide = sparse_as_dense, predivide
         self._process_set = process_set
 
-    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, gradients: Sequence[Any], local: Collection[int] = (), scales_local: bool = True
+    ) -> list[Any]:
         """The reduced gradients; None where there is none, the same on all ranks.
 
-        IndexedSlices are gathered, or become dense, as was chosen.
+        IndexedSlices are gathered, or become dense, as was chosen. Those at the places `local` stay
+        this rank's own, and are divided by the number of ranks if `scales_local`.
         """
         results = list(gradients)
+        for place in local if scales_local else ():
+            results[place] = _divided(results[place], len(members(self._process_set)))
         slices = [
             place
             for place, gradient in enumerate(results)
             if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense
+            if place not in local
         ]
         for place in slices:
             results[place] = allreduce(
@@ -64,7 +70,7 @@ class GradientReduction:
         dense = [
             place
             for place, gradient in enumerate(results)
-            if gradient is not None and place not in slices
+            if gradient is not None and place not in slices and place not in local
         ]
         given = [reducible(results[place], f"{self._name}.{place}") for place in dense]
         for place, reduced in zip(dense, self._reduced(given), strict=True):
@@ -95,3 +101,10 @@ class GradientReduction:
         return call(
             kinds.ALL_REDUCE, gradients, self._name, self._process_set, op=op, codecs=codecs
         )
+
+
+def _divided(gradient: Any, ranks: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / tf.cast(ranks, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / tf.cast(ranks, gradient.dtype)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from sumpter._core.compression.choice import CompressionLike
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Average, ReduceOp
-from sumpter.tensorflow.calls import CompressionLike
+from sumpter.keras.optimizer import variables_of
 from sumpter.tensorflow.gradients import GradientReduction
 
 
@@ -19,7 +21,8 @@ class DistributedGradientTape:
 
     Everything else is the tape's own. Tapes of different models in one job need different names.
     `device_dense`, `device_sparse`, `num_groups` and `groups` are taken for Horovod's sake: what
-    they tune is done in another way.
+    they tune is done in another way. Gradients of sources given to `register_local_source` are not
+    reduced, and with `scale_local_gradients` divided by the number of ranks.
     """
 
     def __init__(
@@ -35,8 +38,11 @@ class DistributedGradientTape:
         groups: Any = None,
         process_set: ProcessSet = global_process_set,
         name: str = "gradients",
+        scale_local_gradients: bool = True,
     ) -> None:
         self._tape = gradtape
+        self._local: set[int] = set()
+        self._scales_local = scale_local_gradients
         self._reduction = GradientReduction(
             name, op, compression, sparse_as_dense, gradient_predivide_factor, process_set
         )
@@ -60,4 +66,42 @@ class DistributedGradientTape:
         """The reduced gradients, in the structure of `sources`; None where there is none."""
         found = self._tape.gradient(target, sources, output_gradients, **more)
         flat = tf.nest.flatten(found, expand_composites=False)
-        return tf.nest.pack_sequence_as(found, self._reduction(flat))
+        asked = tf.nest.flatten(sources, expand_composites=False)
+        local = [place for place, source in enumerate(asked) if id(source) in self._local]
+        reduced = self._reduction(flat, local, self._scales_local)
+        return tf.nest.pack_sequence_as(found, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """Leaves the gradient of a source as it is on each rank."""
+        self._local.add(id(source))
+        # Of a variable of Keras either may be asked for.
+        if isinstance(source, keras.Variable):
+            self._local.add(id(source.value))
+
+
+def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: CompressionLike = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    name: str = "gradients",
+) -> DistributedGradientTape:
+    """A DistributedGradientTape that leaves the gradients of `local_layers` as they are.
+
+    `local_layers` is a layer of Keras, or several, which must be built.
+    """
+    made = DistributedGradientTape(
+        *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op),
+        *(gradient_predivide_factor, num_groups, groups, process_set, name, scale_local_gradients),
+    )
+    for variable in variables_of(local_layers):
+        made.register_local_source(variable)
+    return made

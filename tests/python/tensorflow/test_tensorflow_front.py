@@ -26,6 +26,16 @@ def test_results_gradients_and_errors(make_job: Callable[..., Job], ranks: int) 
     job.start("tensorflow_collectives.py").finish()
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_pieces_of_unequal_sizes(make_job: Callable[..., Job], ranks: int) -> None:
+    job = make_job(ranks, 1, deterministic=True, peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("tensorflow_pieces.py").finish()
+
+
+def test_normalization_local_layers_graphs_and_joining(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1).start("tensorflow_names.py").finish()
+
+
 def test_what_xla_compiles_is_refused_by_name(make_job: Callable[..., Job]) -> None:
     make_job(2, 1).start("tensorflow_compiled.py").finish()
 

@@ -7,7 +7,6 @@ import signal
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import sumpter.keras as sk
 
@@ -22,10 +21,12 @@ class Kill(keras.callbacks.Callback):
 
 sk.init()
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-model.compile(sk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+on_jax = keras.backend.backend() == "jax"
+optimizer = sk.DistributedOptimizer(keras.optimizers.SGD(0.1))
+model.compile(optimizer, "mse", jit_compile=on_jax)
 try:
     model.fit(np.ones((80, 4)), np.ones((80, 3)), 8, 1, verbose=0, callbacks=[Kill()])
-except tf.errors.OpError as error:
+except Exception as error:
     assert "PeerLostError" in str(error) and f"rank {SIZE - 1}" in str(error), error
 else:
     raise AssertionError("nothing was raised")

@@ -7,13 +7,13 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from sumpter._calls import values
+from sumpter._core.compression.choice import CompressionLike
 from sumpter._core.compression.codecs import Compression
-from sumpter._core.reduction import Average, ReduceOp
-from sumpter.tensorflow import ops
-from sumpter.tensorflow.calls import CompressionLike
-from sumpter.tensorflow.keras.optimizer import DistributedOptimizer
+from sumpter._core.reduction import Average, ReduceOp, choose_op
+from sumpter._errors import UnsupportedError
+from sumpter.keras.optimizer import DistributedOptimizer
 
 
 def allreduce(
@@ -26,26 +26,31 @@ def allreduce(
     compression: CompressionLike = Compression.none,
 ) -> np.ndarray:
     """Returns the reduction of a value over all ranks, by default its average."""
-    factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    given = tf.convert_to_tensor(value)
-    return ops.allreduce(
-        given, average, op=op, name=name, compression=compression, **factors
-    ).numpy()
+    factors = prescale_factor, postscale_factor
+    return values.reduce_value(_read(value), choose_op(op, average), name, compression, *factors)
 
 
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
-    """Returns all ranks' rows, joined by rank."""
-    return ops.allgather(tf.convert_to_tensor(value), name).numpy()
+    """Returns all ranks' rows, joined by rank; ranks may have different numbers of them."""
+    return values.gather_value(_read(value), name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
     """Returns rank `root_rank`'s value."""
-    return ops.broadcast(tf.convert_to_tensor(value), root_rank, name).numpy()
+    return values.broadcast_value(_read(value), root_rank, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> np.ndarray:
     """Reduces a value over all ranks and returns this rank's share of the rows."""
-    return ops.reducescatter(tf.convert_to_tensor(value), op=op, name=name).numpy()
+    return values.scatter_value(_read(value), op, name)
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Raises UnsupportedError: Keras 3 runs eagerly, and has no list of all variables."""
+    raise UnsupportedError(
+        "broadcast_global_variables() is of TensorFlow 1's graphs: give model.fit() "
+        "BroadcastGlobalVariablesCallback, or call broadcast_variables(model.variables, root_rank)"
+    )
 
 
 def load_model(
@@ -56,11 +61,19 @@ def load_model(
 ) -> keras.Model:
     """Loads a model that was saved with a distributed optimizer, or an ordinary one, for training.
 
-    Its optimizer is distributed, with the state that was saved, and its step is not compiled.
+    Its optimizer is distributed, with the state that was saved. On TensorFlow its step is not
+    compiled.
     """
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if model.optimizer is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
-        model.jit_compile = False
+        if keras.backend.backend() == "tensorflow":
+            model.jit_compile = False
     return model
+
+
+def _read(value: Any) -> np.ndarray:
+    """A value of the host: of a number of Python's, what the backend makes of it."""
+    made = value if isinstance(value, np.ndarray) else keras.ops.convert_to_tensor(value)
+    return np.asarray(keras.ops.convert_to_numpy(made))

@@ -1,0 +1,155 @@
+"""Optimizers of Keras that update by all ranks' gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+import keras
+
+from sumpter._core.compression.choice import CompressionLike
+from sumpter._core.compression.codecs import Compression
+from sumpter._core.process_sets import ProcessSet, global_process_set
+from sumpter._core.reduction import Average, ReduceOp
+from sumpter._errors import UnsupportedError
+
+
+class Reduction(Protocol):
+    """What a backend does with gradients; those at the places `local` stay this rank's own."""
+
+    def __call__(
+        self, gradients: Sequence[Any], local: Collection[int] = (), scales_local: bool = True
+    ) -> list[Any]: ...
+
+
+class _Distributed:
+    """What an optimizer of Keras gets in front of its own class."""
+
+    _sumpter_reduction: Reduction
+    _sumpter_local: set[int]
+    _sumpter_scales_local: bool
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        variables = trainable_variables
+        if variables is None:
+            variables = self._trainable_variables  # type: ignore[attr-defined]
+        local = [
+            place for place, variable in enumerate(variables) if id(variable) in self._sumpter_local
+        ]
+        reduced = self._sumpter_reduction(list(grads), local, self._sumpter_scales_local)
+        return super().apply(reduced, trainable_variables)  # type: ignore[misc]
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leaves the gradient of a variable as it is on each rank."""
+        self._sumpter_local.add(id(variable))
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: CompressionLike = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    backward_passes_per_step: int = 1,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """An optimizer like the given one that reduces gradients over all ranks, in one call a step.
+
+    It is of a class of the same name, so that a model saved with it is an ordinary one; its state
+    is the given one's. Optimizers of different models in one job need different names. The
+    arguments that DistributedGradientTape takes for Horovod's sake are taken here too. Gradients of
+    variables given to `register_local_var` are not reduced, and with `scale_local_gradients`
+    divided by the number of ranks. Raises UnsupportedError for `backward_passes_per_step`: Keras
+    has `gradient_accumulation_steps`.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UnsupportedError(
+            f"a {type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of Keras 3"
+        )
+    if backward_passes_per_step != 1:
+        raise UnsupportedError(
+            f"backward_passes_per_step={backward_passes_per_step}: give the optimizer "
+            "gradient_accumulation_steps instead, which is Keras' own"
+        )
+    kind = type(optimizer)
+    if issubclass(kind, _Distributed):
+        raise ValueError("the optimizer is distributed already")
+    reduction = _reduction_of_backend()(
+        name or "gradients",
+        *(op, compression, sparse_as_dense, gradient_predivide_factor, process_set),
+    )
+    made_of = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
+    made = made_of.from_config(optimizer.get_config())
+    made._sumpter_reduction, made._sumpter_local = reduction, set()
+    made._sumpter_scales_local = scale_local_gradients
+    if optimizer.built:
+        made.build(optimizer._trainable_variables)
+        for own, given in zip(made.variables, optimizer.variables, strict=True):
+            own.assign(given)
+    return made
+
+
+def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: CompressionLike = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """A DistributedOptimizer that leaves the gradients of `local_layers` as they are on each rank.
+
+    `local_layers` is a layer of Keras, or several, which must be built. With
+    `scale_local_gradients` their gradients are divided by the number of ranks, as if the other
+    ranks' were zero.
+    """
+    made = DistributedOptimizer(
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
+        *(gradient_predivide_factor, op, num_groups, groups, process_set),
+        scale_local_gradients=scale_local_gradients,
+    )
+    for variable in variables_of(local_layers):
+        made.register_local_var(variable)
+    return made
+
+
+def variables_of(layers: Any) -> list[Any]:
+    """The trainable variables of a layer of Keras, or of several."""
+    listed = layers if isinstance(layers, Iterable) else [] if layers is None else [layers]
+    found = []
+    for layer in listed:
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(f"local_layers has a {type(layer).__name__}, which is no layer")
+        if not layer.built:
+            raise ValueError(f"layer {layer.name} has no variables yet: build the model first")
+        found += layer.trainable_variables
+    return found
+
+
+def _reduction_of_backend() -> Any:
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from sumpter.tensorflow.gradients import GradientReduction
+
+        return GradientReduction
+    if backend == "jax":
+        from sumpter.jax.training import GradientReduction
+
+        return GradientReduction
+    advice = "use sumpter.torch, or " if backend == "torch" else ""
+    raise UnsupportedError(
+        f"Keras runs on {backend} here: {advice}set KERAS_BACKEND to tensorflow or jax"
+    )
