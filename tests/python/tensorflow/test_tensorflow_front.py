@@ -36,6 +36,10 @@ def test_normalization_local_layers_graphs_and_joining(make_job: Callable[..., J
     make_job(2, 1).start("tensorflow_names.py").finish()
 
 
+def test_ranks_that_make_other_calls_are_named(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1, peer_timeout_s=FINDS_MISMATCHES_S).start("tensorflow_order.py").finish()
+
+
 def test_what_xla_compiles_is_refused_by_name(make_job: Callable[..., Job]) -> None:
     make_job(2, 1).start("tensorflow_compiled.py").finish()
 
