@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -22,36 +22,34 @@ import tensorflow as tf
 import sumpter.keras as sk
 import sumpter.tensorflow as st
 
+ON_JAX = {"KERAS_BACKEND": "jax", "JAX_ENABLE_X64": "1"}
+
 
 @pytest.mark.parametrize(
-    ("script", "redo"),
+    ("script", "redo", "variables"),
     [
-        ("tensorflow_elastic.py", False),
-        ("tensorflow_elastic.py", True),
-        ("keras_elastic.py", False),
+        ("tensorflow_elastic.py", False, {}),
+        ("tensorflow_elastic.py", True, {}),
+        ("keras_elastic.py", False, {}),
+        ("keras_elastic.py", False, ON_JAX),
     ],
+    ids=["loop", "loop-redo", "fit", "fit-jax"],
 )
-def test_a_killed_worker_is_replaced(make_job: Callable[..., Job], script: str, redo: bool) -> None:
+def test_a_killed_worker_is_replaced(
+    make_job: Callable[..., Job], script: str, redo: bool, variables: dict[str, str]
+) -> None:
     job = make_job(3, 1, repeated=True, min_workers=2, redo=redo, start_timeout_s=HANG_S)
     job.make_pipe("alone")
     for rank in range(3):
-        job.start_rank(rank, script, *["doomed"] * (rank == 0))
+        job.start_rank(rank, script, *["doomed"] * (rank == 0), **variables)
     assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
     job.wait_for("alone")
-    job.start_rank(0, script, "newcomer")
+    job.start_rank(0, script, "newcomer", **variables)
     job.finish()
     assert job.result(0) == job.result(1) == job.result(2)
 
 
-@pytest.fixture
-def joined(unlaunched: pytest.MonkeyPatch) -> Iterator[None]:
-    """A job of this process alone."""
-    st.init()
-    yield
-    st.shutdown()
-
-
-def test_variables_go_back_to_their_last_commit(joined: None) -> None:
+def test_variables_go_back_to_their_last_commit(alone: None) -> None:
     variable = tf.Variable([1.0, 2.0])
     state = st.elastic.TensorFlowState([variable], history=[])
     state.history.append(1)
@@ -67,7 +65,7 @@ def test_variables_go_back_to_their_last_commit(joined: None) -> None:
     assert variable.numpy().tolist() == [7.0, 8.0]
 
 
-def test_callbacks_count_what_is_done_and_commit_it(joined: None) -> None:
+def test_callbacks_count_what_is_done_and_commit_it(alone: None) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     state = sk.elastic.KerasState(model, batch=3, epoch=1)
@@ -82,7 +80,7 @@ def test_callbacks_count_what_is_done_and_commit_it(joined: None) -> None:
     assert commits == [(1, 5), (1, 7), (2, 0), (2, 2), (2, 4), (3, 0)]
 
 
-def test_states_that_cannot_be_are_refused(joined: None) -> None:
+def test_states_that_cannot_be_are_refused(alone: None) -> None:
     with pytest.raises(ValueError, match="give the variables"):
         st.elastic.TensorFlowState()
     with pytest.raises(st.UnsupportedError, match="sessions"):
@@ -95,7 +93,7 @@ def test_states_that_cannot_be_are_refused(joined: None) -> None:
         sk.elastic.CommitStateCallback(st.elastic.ObjectState(), 0)
 
 
-def test_errors_of_the_function_itself_are_raised(joined: None) -> None:
+def test_errors_of_the_function_itself_are_raised(alone: None) -> None:
     @st.elastic.run
     def train(state: st.elastic.State) -> None:
         raise tf.errors.InvalidArgumentError(None, None, "of its own")

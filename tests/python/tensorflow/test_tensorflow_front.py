@@ -18,18 +18,27 @@ if importlib.util.find_spec("tensorflow") is None:
         "tensorflow is not installed: pip install 'sumpter[tensorflow]'", allow_module_level=True
     )
 
+import keras
+
+import sumpter.keras as sk
+import sumpter.tensorflow as st
+from sumpter import UnsupportedError
+
+# Four processes trace dozens of functions, on two cores.
+PATIENCE_S = 4 * HANG_S
+
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_results_gradients_and_errors(make_job: Callable[..., Job], ranks: int) -> None:
     # Deterministic: sums of floats are compared bit by bit.
     job = make_job(ranks, 1, deterministic=True, peer_timeout_s=FINDS_MISMATCHES_S)
-    job.start("tensorflow_collectives.py").finish()
+    job.start("tensorflow_collectives.py").finish(PATIENCE_S)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_pieces_of_unequal_sizes(make_job: Callable[..., Job], ranks: int) -> None:
     job = make_job(ranks, 1, deterministic=True, peer_timeout_s=FINDS_MISMATCHES_S)
-    job.start("tensorflow_pieces.py").finish()
+    job.start("tensorflow_pieces.py").finish(PATIENCE_S)
 
 
 def test_normalization_local_layers_graphs_and_joining(make_job: Callable[..., Job]) -> None:
@@ -85,3 +94,28 @@ def test_keras_fits_saves_and_loads(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1)
     job.start("keras_fit.py").finish()
     assert job.result(0) == job.result(1)
+
+
+def test_the_best_model_is_saved(alone: None, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    best = sk.callbacks.BestModelCheckpoint("loss")
+    with pytest.raises(ValueError, match="no filepath"):
+        model.fit(np.ones((4, 2)), np.ones(4), verbose=0, callbacks=[best])
+    best.filepath = str(tmp_path / "best.keras")
+    model.fit(np.ones((4, 2)), np.ones(4), verbose=0, callbacks=[best])
+    weights = keras.models.load_model(best.filepath).get_weights()
+    for one, other in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_backend_without_a_reduction_is_refused(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(UnsupportedError, match=r"on torch here: use sumpter\.torch"):
+        sk.DistributedOptimizer(keras.optimizers.SGD())
+    with pytest.raises(UnsupportedError, match="on TensorFlow, not torch"):
+        st.SyncBatchNormalization()
+    with pytest.raises(ValueError, match="fused"):
+        st.SyncBatchNormalization(fused=True)
