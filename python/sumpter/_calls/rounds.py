@@ -34,29 +34,56 @@ def perform(collective: Collective, arrays: Sequence[np.ndarray]) -> list[np.nda
 
     All arrays' rounds have ended when this raises what went wrong with the first that failed.
     """
-    session = membership.current()
-    _check_size(collective)
     if collective.kind == kinds.BARRIER:
-        _barrier(session, collective)
+        finish([begin_barrier(collective)])
         return []
-    begun: list[_Begun] = []
+    return finish([begin(collective, index, array) for index, array in enumerate(arrays)])
+
+
+def begin(collective: Collective, index: int, array: np.ndarray) -> Begun:
+    """Starts the rounds of one of a call's arrays, of which a copy is taken.
+
+    What goes wrong is raised by `finish`: the others of the call have to begin as well.
+    """
+    try:
+        session = membership.current()
+        _check_size(collective)
+        return _call_of(session, collective, index, array).begin(array)
+    except (SumpterError, ValueError) as error:
+        return Begun([], _raise(error))
+
+
+def begin_barrier(collective: Collective) -> Begun:
+    """Starts a barrier, as `begin` does the rounds of an array."""
+    try:
+        session = membership.current()
+        _check_size(collective)
+        return Begun([_barrier(session, collective)], lambda: np.empty(0))
+    except (SumpterError, ValueError) as error:
+        return Begun([], _raise(error))
+
+
+def finish(begun: Sequence[Begun]) -> list[np.ndarray]:
+    """Waits for all rounds; their results, or what went wrong with the first that failed."""
+    results: list[np.ndarray] = []
     errors: list[Exception] = []
-    for index, array in enumerate(arrays):
-        try:
-            begun.append(_call_of(session, collective, index, array).begin(array))
-        except (SumpterError, ValueError) as error:
-            errors.append(error)
-    results = []
     for one in begun:
         try:
             for round_ in one.rounds:
                 round_.wait()
             results.append(one.finish())
-        except SumpterError as error:
+        except (SumpterError, ValueError) as error:
             errors.append(error)
     if errors:
         raise errors[0]
     return results
+
+
+def _raise(error: Exception) -> Callable[[], np.ndarray]:
+    def finish() -> np.ndarray:
+        raise error
+
+    return finish
 
 
 def _check_size(collective: Collective) -> None:
@@ -68,14 +95,14 @@ def _check_size(collective: Collective) -> None:
         )
 
 
-def _barrier(session: Session, collective: Collective) -> None:
+def _barrier(session: Session, collective: Collective) -> RoundHandle:
     process_set = collective.process_set
     name = "barrier" if collective.name is None else f"barrier.{collective.name}"
     ranks = None if process_set is global_process_set else members(process_set)
-    session.barrier(name + label(process_set), ranks).wait()
+    return session.barrier(name + label(process_set), ranks)
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """The rounds of an array, and what makes its result when they are done."""
 
     rounds: list[RoundHandle]
@@ -110,7 +137,7 @@ class _Call:
             process_set,
         )
 
-    def begin(self, array: np.ndarray) -> _Begun:
+    def begin(self, array: np.ndarray) -> Begun:
         """Starts the rounds of one call."""
         return _BEGIN[self.kind](self, self._names.next(), array)
 
@@ -170,15 +197,15 @@ def _call_of(session: Session, collective: Collective, index: int, array: np.nda
     return call
 
 
-def _all_reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _all_reduce(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     memory = _copy(array)
     address = memory.ctypes.data
     form = _reduced_form(memory)
     round_ = call.submit(identity, kinds.ALL_REDUCE, form, address, address, memory)
-    return _Begun([round_], lambda: call.averaged(memory))
+    return Begun([round_], lambda: call.averaged(memory))
 
 
-def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     is_root = call.rank == call.root
     memory = _copy(array) if is_root else _results.empty_like(array)
     address = memory.ctypes.data
@@ -187,10 +214,10 @@ def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
         *(kinds.BROADCAST, wire_form(memory), address if is_root else 0, address, memory),
         root=call.root,
     )
-    return _Begun([round_], lambda: memory)
+    return Begun([round_], lambda: memory)
 
 
-def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     is_root = call.rank == call.root
     memory = _copy(array)
     address = memory.ctypes.data
@@ -199,10 +226,10 @@ def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
         *(kinds.REDUCE, _reduced_form(memory), address, address if is_root else 0, memory),
         root=call.root,
     )
-    return _Begun([round_], lambda: memory if is_root else np.zeros_like(memory))
+    return Begun([round_], lambda: memory if is_root else np.zeros_like(memory))
 
 
-def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     rows, ranks = array.shape[0], call.members
     result = np.empty((rows * len(ranks), *array.shape[1:]), array.dtype)
     pieces = result.reshape(len(ranks), *array.shape)
@@ -228,10 +255,10 @@ def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
             np.divide(result, result.dtype.type(len(ranks)), out=result)
         return result
 
-    return _Begun(rounds, finish)
+    return Begun(rounds, finish)
 
 
-def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     ranks = call.members
     source = _copy(array)
     pieces = source.reshape(len(ranks), array.shape[0] // len(ranks), *array.shape[1:])
@@ -247,10 +274,10 @@ def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begu
                 root=root,
             )
         )
-    return _Begun(rounds, lambda: call.averaged(result))
+    return Begun(rounds, lambda: call.averaged(result))
 
 
-def _all_to_all(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _all_to_all(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     ranks, own = call.members, call.members.index(call.rank)
     source, result = _copy(array), _results.empty_like(array)
     blocks = (len(ranks), array.shape[0] // len(ranks), *array.shape[1:])
@@ -273,7 +300,7 @@ def _all_to_all(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
                     ranks=pair,
                 )
             )
-    return _Begun(rounds, lambda: result)
+    return Begun(rounds, lambda: result)
 
 
 _BEGIN = {
