@@ -15,7 +15,7 @@ from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Average, ReduceOp
 from sumpter._errors import ConfigError, UnsupportedError
 from sumpter.tensorflow.calls import call, reducible, reduction
-from sumpter.tensorflow.ops import allreduce
+from sumpter.tensorflow.ops import allreduce, size_op
 
 
 class GradientReduction:
@@ -53,7 +53,7 @@ class GradientReduction:
         """
         results = list(gradients)
         for place in local if scales_local else ():
-            results[place] = _divided(results[place], len(members(self._process_set)))
+            results[place] = _divided(results[place], self._ranks())
         slices = [
             place
             for place, gradient in enumerate(results)
@@ -81,9 +81,15 @@ class GradientReduction:
         if self._predivide == 1.0:
             return self._sum(gradients, self._op)
         # A sum of what was divided before, and the rest of the division after.
-        size = len(members(self._process_set))
         sums = self._sum([one / self._predivide for one in gradients], ReduceOp.SUM)
-        return [one * (self._predivide / size) for one in sums]
+        rest = self._predivide / tf.cast(self._ranks(), tf.float64)
+        return [one * tf.cast(rest, one.dtype) for one in sums]
+
+    def _ranks(self) -> int | tf.Tensor:
+        """How many ranks there are; in a graph, when it runs, since workers may come and go."""
+        if tf.executing_eagerly():
+            return len(members(self._process_set))
+        return size_op(self._process_set.process_set_id or 0)
 
     def _sum(self, gradients: list[tf.Tensor], op: ReduceOp) -> list[tf.Tensor]:
         limits = Limits.of(membership.current().worker)
@@ -103,7 +109,7 @@ class GradientReduction:
         )
 
 
-def _divided(gradient: Any, ranks: int) -> Any:
+def _divided(gradient: Any, ranks: int | tf.Tensor) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(ranks, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

@@ -129,7 +129,7 @@ def alltoall(
     counts = _splits(given, splits, ranks)
     (table,) = call(kinds.ALL_GATHER, [counts], name and f"{name}.splits", process_set)
     table = tf.reshape(table, (ranks, ranks))
-    longest = tf.reduce_max(table)
+    longest = tf.reduce_max(table) if splits is None else _rounded(tf.reduce_max(table))
     blocks = _in_blocks(given, tf.unstack(counts), longest)
     (moved,) = call(kinds.ALL_TO_ALL, [blocks], name, process_set)
     received = table[:, own]
@@ -140,6 +140,13 @@ def alltoall(
     if splits is None:
         return rows
     return rows, tf.cast(received, getattr(splits, "dtype", tf.int32))
+
+
+def _rounded(rows: tf.Tensor) -> tf.Tensor:
+    """The next of sixteen sizes an octave, so that ever new splits need few names in the core."""
+    steps = tf.constant([1 << bit for bit in range(40)], tf.int64)
+    step = tf.reduce_max(tf.where(rows >= 16 * steps, steps, 1))
+    return -(-rows // step) * step
 
 
 def _splits(tensor: tf.Tensor, splits: Any, ranks: int) -> tf.Tensor:

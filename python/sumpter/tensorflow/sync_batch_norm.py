@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from sumpter._core import membership
+from sumpter._core import membership, seat
 from sumpter._core.reduction import Sum
 from sumpter._errors import UnsupportedError
 from sumpter.tensorflow.ops import allreduce
@@ -32,7 +32,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         super().__init__(*args, **kwargs)
 
     def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        if membership.size() == 1:
+        # Of an elastic job, the next generation may have more.
+        if membership.size() == 1 and not seat.held():
             return super()._moments(inputs, mask)
         axes = self._reduction_axes
         weights = tf.ones_like(inputs)

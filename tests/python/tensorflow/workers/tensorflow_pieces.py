@@ -64,6 +64,10 @@ def check_values() -> None:
             tf.errors.InvalidArgumentError, lambda: dynamic(array_of(0, ROWS), bad), "add up to"
         )
     st.barrier()
+    # Blocks of 103 rows, which travel as 104.
+    many = [103] * SIZE
+    rows, _ = st.alltoall(tf.constant(array_of(RANK, 103 * SIZE)), many)
+    assert rows.numpy().tobytes() == moved(lambda _: many, "float64").tobytes()
     nothing, received = st.alltoall(tf.ones([0, 2]), [0] * SIZE)
     assert nothing.shape == (0, 2) and received.numpy().tolist() == [0] * SIZE
 
