@@ -109,6 +109,17 @@ mlir.register_lowering(collective_p, _lowered)
 mlir.register_lowering(collective_p, functools.partial(_lowered, on_host=True), platform="cpu")
 
 
+def forget_failures() -> None:
+    """Lets programs begin anew where one has failed, whose error the next would get by its token.
+
+    For those that go on with another job; nothing that was begun may be under way.
+    """
+    # JAX has no other way to drop a token that holds an error.
+    from jax._src import dispatch
+
+    dispatch.runtime_tokens.clear()
+
+
 def _check_one_device(context: Any) -> None:
     """Raises UnsupportedError where a program runs once on each of several local devices."""
     mesh = getattr(context, "mesh", None)

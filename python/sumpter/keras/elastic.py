@@ -57,6 +57,14 @@ class KerasState(ModelState):
     A copy of all is kept in memory. ValueError for a model that is not built or not compiled.
     """
 
+    def reset(self) -> None:
+        """Has Keras compile its steps anew, for the workers that are there now."""
+        super().reset()
+        if keras.backend.backend() == "jax":
+            from sumpter.jax.primitive import forget_failures
+
+            forget_failures()
+
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):
     """Has `state.batch` tell how many batches of the epoch are done: what fit() is to leave out.
