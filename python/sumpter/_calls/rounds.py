@@ -7,7 +7,7 @@ framework uses its own for something else by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +29,14 @@ from sumpter._results import ResultMemory
 _results = ResultMemory()
 
 
-def perform(collective: Collective, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def perform(
+    collective: Collective, arrays: Iterable[np.ndarray], priorities: Sequence[int] = ()
+) -> list[np.ndarray]:
     """Returns the results of a call, in new memory, when they are there.
 
-    All arrays' rounds have ended when this raises what went wrong with the first that failed.
+    Each array's rounds begin before the next array is asked for, so that an iterator may wait for
+    what is still computed. What has the highest of `priorities`, one for each array, is sent first.
+    All rounds that have begun are over when this raises the first of what went wrong.
     """
     session = membership.current()
     _check_size(collective)
@@ -41,9 +45,19 @@ def perform(collective: Collective, arrays: Sequence[np.ndarray]) -> list[np.nda
         return []
     begun: list[_Begun] = []
     errors: list[Exception] = []
-    for index, array in enumerate(arrays):
+    given = enumerate(arrays)
+    while True:
         try:
-            begun.append(_call_of(session, collective, index, array).begin(array))
+            index, array = next(given)
+        except StopIteration:
+            break
+        except Exception as error:
+            # The framework's own: the array was not computed, and what follows it is not asked for.
+            errors.append(error)
+            break
+        try:
+            call = _call_of(session, collective, index, array)
+            begun.append(call.begin(array, priorities[index] if priorities else 0))
         except (SumpterError, ValueError) as error:
             errors.append(error)
     results = []
@@ -94,6 +108,8 @@ class _Call:
         self.members = members(process_set)
         self.rank = session.rank
         self._session = session
+        # Of the rounds that begin.
+        self._priority = 0
         self._ranks = None if process_set is global_process_set else tuple(self.members)
         detail = (
             f"root {self.root}"
@@ -110,8 +126,9 @@ class _Call:
             process_set,
         )
 
-    def begin(self, array: np.ndarray) -> _Begun:
+    def begin(self, array: np.ndarray, priority: int = 0) -> _Begun:
         """Starts the rounds of one call."""
+        self._priority = priority
         return _BEGIN[self.kind](self, self._names.next(), array)
 
     def submit(
@@ -139,7 +156,9 @@ class _Call:
                 compression=self.codec if collective == kinds.ALL_REDUCE else "",
             )
             tensor = tensors[identity.name] = self._session.declare(identity.name, *described)
-        round_ = tensor.submit(send, receive, keep=keep, tag=identity.tag)
+        round_ = tensor.submit(
+            *(send, receive), keep=keep, priority=self._priority, tag=identity.tag
+        )
         identity.note(round_)
         return round_
 
@@ -230,8 +249,9 @@ def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
 def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
     ranks = call.members
     source = _copy(array)
-    pieces = source.reshape(len(ranks), array.shape[0] // len(ranks), *array.shape[1:])
-    result = np.empty(pieces.shape[1:], array.dtype)
+    # The first ranks get one row more where the rows cannot be shared out evenly.
+    pieces = np.array_split(source, len(ranks))
+    result = np.empty_like(pieces[ranks.index(call.rank)])
     rounds = []
     for root, piece in zip(ranks, pieces, strict=True):
         receive = result.ctypes.data if root == call.rank else 0

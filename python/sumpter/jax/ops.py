@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from sumpter._calls import collective as kinds
+from sumpter._calls.codecs import CompressionLike
 from sumpter._calls.collective import Collective, Front
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
-from sumpter._core.compression.codecs import Codec, Compression, NoneCompressor
+from sumpter._core.compression.codecs import Compression, NoneCompressor
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Sum
 from sumpter._errors import UnsupportedError
@@ -20,8 +20,6 @@ from sumpter.jax.arrays import Leaves
 from sumpter.jax.primitive import bind
 
 JAX = Front("jax", "call jax.clear_caches()")
-
-CompressionLike = Codec | str | Mapping[str, Any] | type[NoneCompressor]
 
 
 def all_reduce(
