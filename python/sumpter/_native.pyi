@@ -32,6 +32,15 @@ class DeadlineError(SumpterError):
 class ClosedError(SumpterError):
     """The session was shut down before the operation was done."""
 
+class XlaPromise:
+    """What XLA waits for in a compiled program; ends once."""
+
+    def set(self) -> None:
+        """The results are in the program's memory, which must not be touched any more."""
+
+    def fail(self, message: str) -> None:
+        """The call has failed; its program raises the message."""
+
 class Worker:
     """This process's membership in a job: the client and its colocated summation lane."""
 
@@ -670,6 +679,19 @@ def codec_rates(codec: str) -> tuple[float, float, float, float]:
     is smaller.
 
     Raises ConfigError, which names the codec or the argument, for what is none.
+    """
+
+def xla_handlers(
+    version: tuple[int, int],
+    start: Callable[[bytes, int], int],
+    finish: Callable[[bytes, list[int], list[int], XlaPromise | None], None],
+) -> tuple[object, object] | None:
+    """Capsules by which programs of XLA start rounds, and wait for them.
+
+    None if `version` of XLA's foreign function interface (major, minor) is not a known one.
+
+    `start(text, address)` returns a number; `finish(text, numbers, addresses, promise)` puts the
+    results at the addresses, and sets the promise if there is one.
     """
 
 def instruction_set(dtype: str | None = None) -> str:

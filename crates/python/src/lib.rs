@@ -16,6 +16,7 @@ mod staged;
 mod tensor;
 mod trace;
 mod worker;
+mod xla;
 
 use pyo3::prelude::*;
 
@@ -36,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<codecs::LowRank>()?;
     module.add_class::<functions::Coordinator>()?;
     module.add_class::<seat::Seat>()?;
+    module.add_class::<xla::XlaPromise>()?;
     module.add_function(wrap_pyfunction!(functions::serve, module)?)?;
     module.add_function(wrap_pyfunction!(functions::run_coordinator, module)?)?;
     module.add_function(wrap_pyfunction!(functions::plan, module)?)?;
@@ -58,5 +60,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codecs::codec_rates, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_rules, module)?)?;
     module.add_function(wrap_pyfunction!(functions::update_coefficients, module)?)?;
+    module.add_function(wrap_pyfunction!(xla::xla_handlers, module)?)?;
     module.add_function(wrap_pyfunction!(functions::instruction_set, module)?)
 }

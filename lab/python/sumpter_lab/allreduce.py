@@ -28,6 +28,7 @@ import sumpter.torch as bps
 from sumpter._core import membership
 from sumpter._failure import Failure, UsageError
 from sumpter.launch.figures import format_bytes
+from sumpter_lab import jax_ways
 from sumpter_lab.scaffold.jobs.ddp import GradientReplay
 from sumpter_lab.scaffold.jobs.payload import Payload
 from sumpter_lab.scaffold.jobs.rank import PushPull, System
@@ -82,6 +83,7 @@ class Spec:
     rounds: int | None  # of each load; by default as many as its size allows
     gloo: bool
     device: str = "cpu"  # where the tensors are, as torch names it
+    jax: bool = False  # by programs of JAX as well
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class Spent:
 class Ranks:
     """This process' groups: the default one on Sumpter, and one on Gloo beside it."""
 
-    def __init__(self, device: str = "cpu") -> None:
-        self._device = device
+    def __init__(self, asked: Spec) -> None:
+        self._device, self._asked = asked.device, asked
 
     def __enter__(self) -> Ranks:
         torch.set_num_threads(1)
@@ -120,6 +122,8 @@ class Ranks:
             module.set_device(bps.local_rank() % module.device_count())
         self.gloo = dist.new_group(backend="gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        if self._asked.jax:
+            jax_ways.prepare(self.gloo, self._asked.gloo)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -244,7 +248,18 @@ def _ways(ranks: Ranks, asked: Spec, size: int) -> dict[str, Way]:
         payload.fill([tensor], number)
 
     ways = {name: Way(prepare, begin, check) for name, begin in begins.items()}
+    if asked.jax:
+        for way, program in jax_ways.programs(tensor, name, asked.gloo).items():
+            ways[way] = Way(_both(prepare, program.place), program.begin, check)
     return {name: _on_device(way, asked.device) for name, way in ways.items()}
+
+
+def _both(first: Callable[[int], None], then: Callable[[], None]) -> Callable[[int], None]:
+    def prepare(number: int) -> None:
+        first(number)
+        then()
+
+    return prepare
 
 
 def _ways_on_host(tensor: torch.Tensor, name: str) -> dict[str, Callable[[], Finish]]:

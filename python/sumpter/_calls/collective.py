@@ -58,6 +58,10 @@ class Collective(NamedTuple):
         """The name of an array; None if it is matched by the order of calls."""
         return None if self.name is None else self.name + self.paths[index]
 
+    def part(self, index: int) -> Collective:
+        """The call on one of its arrays."""
+        return self._select([index])
+
     def is_linear(self) -> bool:
         """Whether it has a derivative: sums, averages and copies, but no minimum."""
         return self.op in (Sum, Average)

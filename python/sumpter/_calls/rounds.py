@@ -38,39 +38,64 @@ def perform(
     what is still computed. What has the highest of `priorities`, one for each array, is sent first.
     All rounds that have begun are over when this raises the first of what went wrong.
     """
-    session = membership.current()
-    _check_size(collective)
     if collective.kind == kinds.BARRIER:
-        _barrier(session, collective)
+        finish([begin_barrier(collective)])
         return []
-    begun: list[_Begun] = []
+    begun: list[Begun] = []
+    try:
+        for index, array in enumerate(arrays):
+            priority = priorities[index] if priorities else 0
+            begun.append(begin(collective, index, array, priority))
+    except Exception as error:
+        # The framework's own, of an array that it could not compute; what has begun is waited for.
+        begun.append(Begun([], _raise(error)))
+    return finish(begun)
+
+
+def begin(collective: Collective, index: int, array: np.ndarray, priority: int = 0) -> Begun:
+    """Starts the rounds of one of a call's arrays, of which a copy is taken.
+
+    What goes wrong is raised by `finish`: the others of the call have to begin as well.
+    """
+    try:
+        session = membership.current()
+        _check_size(collective)
+        return _call_of(session, collective, index, array).begin(array, priority)
+    except (SumpterError, ValueError) as error:
+        return Begun([], _raise(error))
+
+
+def begin_barrier(collective: Collective) -> Begun:
+    """Starts a barrier, as `begin` does the rounds of an array."""
+    try:
+        session = membership.current()
+        _check_size(collective)
+        return Begun([_barrier(session, collective)], lambda: np.empty(0))
+    except (SumpterError, ValueError) as error:
+        return Begun([], _raise(error))
+
+
+def finish(begun: Sequence[Begun]) -> list[np.ndarray]:
+    """Waits for all rounds; their results, or what went wrong with the first that failed."""
+    results: list[np.ndarray] = []
     errors: list[Exception] = []
-    given = enumerate(arrays)
-    while True:
-        try:
-            index, array = next(given)
-        except StopIteration:
-            break
-        except Exception as error:
-            # The framework's own: the array was not computed, and what follows it is not asked for.
-            errors.append(error)
-            break
-        try:
-            call = _call_of(session, collective, index, array)
-            begun.append(call.begin(array, priorities[index] if priorities else 0))
-        except (SumpterError, ValueError) as error:
-            errors.append(error)
-    results = []
     for one in begun:
         try:
             for round_ in one.rounds:
                 round_.wait()
             results.append(one.finish())
-        except SumpterError as error:
+        except (SumpterError, ValueError) as error:
             errors.append(error)
     if errors:
         raise errors[0]
     return results
+
+
+def _raise(error: Exception) -> Callable[[], np.ndarray]:
+    def finish() -> np.ndarray:
+        raise error
+
+    return finish
 
 
 def _check_size(collective: Collective) -> None:
@@ -82,14 +107,14 @@ def _check_size(collective: Collective) -> None:
         )
 
 
-def _barrier(session: Session, collective: Collective) -> None:
+def _barrier(session: Session, collective: Collective) -> RoundHandle:
     process_set = collective.process_set
     name = "barrier" if collective.name is None else f"barrier.{collective.name}"
     ranks = None if process_set is global_process_set else members(process_set)
-    session.barrier(name + label(process_set), ranks).wait()
+    return session.barrier(name + label(process_set), ranks)
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """The rounds of an array, and what makes its result when they are done."""
 
     rounds: list[RoundHandle]
@@ -126,7 +151,7 @@ class _Call:
             process_set,
         )
 
-    def begin(self, array: np.ndarray, priority: int = 0) -> _Begun:
+    def begin(self, array: np.ndarray, priority: int = 0) -> Begun:
         """Starts the rounds of one call."""
         self._priority = priority
         return _BEGIN[self.kind](self, self._names.next(), array)
@@ -185,15 +210,15 @@ def _call_of(session: Session, collective: Collective, index: int, array: np.nda
     return call
 
 
-def _all_reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _all_reduce(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     memory = _copy(array)
     address = memory.ctypes.data
     form = _reduced_form(memory)
     round_ = call.submit(identity, kinds.ALL_REDUCE, form, address, address, memory)
-    return _Begun([round_], lambda: call.averaged(memory))
+    return Begun([round_], lambda: call.averaged(memory))
 
 
-def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     is_root = call.rank == call.root
     memory = _copy(array) if is_root else _results.empty_like(array)
     address = memory.ctypes.data
@@ -202,10 +227,10 @@ def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
         *(kinds.BROADCAST, wire_form(memory), address if is_root else 0, address, memory),
         root=call.root,
     )
-    return _Begun([round_], lambda: memory)
+    return Begun([round_], lambda: memory)
 
 
-def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     is_root = call.rank == call.root
     memory = _copy(array)
     address = memory.ctypes.data
@@ -214,10 +239,10 @@ def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
         *(kinds.REDUCE, _reduced_form(memory), address, address if is_root else 0, memory),
         root=call.root,
     )
-    return _Begun([round_], lambda: memory if is_root else np.zeros_like(memory))
+    return Begun([round_], lambda: memory if is_root else np.zeros_like(memory))
 
 
-def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     rows, ranks = array.shape[0], call.members
     result = np.empty((rows * len(ranks), *array.shape[1:]), array.dtype)
     pieces = result.reshape(len(ranks), *array.shape)
@@ -243,10 +268,10 @@ def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
             np.divide(result, result.dtype.type(len(ranks)), out=result)
         return result
 
-    return _Begun(rounds, finish)
+    return Begun(rounds, finish)
 
 
-def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begun:
+def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     ranks = call.members
     source = _copy(array)
     # The first ranks get one row more where the rows cannot be shared out evenly.
@@ -263,7 +288,7 @@ def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> _Begu
                 root=root,
             )
         )
-    return _Begun(rounds, lambda: call.averaged(result))
+    return Begun(rounds, lambda: call.averaged(result))
 
 
 _BEGIN = {

@@ -141,6 +141,16 @@ def process_set_ids_and_ranks() -> dict[int, list[int]]:
     }
 
 
+def find(ranks: Sequence[int] | None) -> ProcessSet:
+    """The set that was added with these ranks, or one that has to be added; None are all ranks."""
+    if ranks is None:
+        return global_process_set
+    session = membership.peek()
+    known = {} if session is None else _added.all(session)
+    wanted = ProcessSet(ranks)
+    return next((one for one in known.values() if one == wanted), wanted)
+
+
 def adopt(process_sets: object) -> None:
     """Adds what was given to init(process_sets=...)."""
     if process_sets is None or process_sets == "dynamic":

@@ -8,7 +8,7 @@ import jax
 
 from sumpter._calls import collective as kinds
 from sumpter._calls.codecs import CompressionLike
-from sumpter._calls.collective import Collective, Front
+from sumpter._calls.collective import Collective
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
 from sumpter._core.compression.codecs import Compression, NoneCompressor
@@ -18,8 +18,7 @@ from sumpter._errors import UnsupportedError
 from sumpter.jax import arrays as leaf_arrays
 from sumpter.jax.arrays import Leaves
 from sumpter.jax.primitive import bind
-
-JAX = Front("jax", "call jax.clear_caches()")
+from sumpter.jax.programs import JAX
 
 
 def all_reduce(

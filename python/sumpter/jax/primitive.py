@@ -2,7 +2,8 @@
 
 It has the ordered effect of JAX's own host callbacks: a compiled program runs its collectives in
 the order in which the function called them, one program after the other, and calls outside of
-programs wait for those. All ranks run the same functions, so no two ranks wait in different
+programs wait for those. On CPU calls go through XLA's foreign function interface (`programs`), else
+through Python callbacks. All ranks run the same functions, so no two ranks wait in different
 collectives, whatever XLA makes of the programs, and calls without a name are matched by their
 order. None is dropped because its result is unused, merged with another, or run twice.
 """
@@ -23,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from sumpter._calls.collective import ALL_GATHER, REDUCE_SCATTER, Collective
 from sumpter._calls.rounds import perform
 from sumpter._errors import UnsupportedError
+from sumpter.jax import programs
 
 collective_p = Primitive("sumpter")
 collective_p.multiple_results = True
@@ -71,7 +73,7 @@ def _abstract(*arrays: Any, collective: Collective) -> tuple[list[Any], frozense
     return results, _ordered_effects()
 
 
-def _lowered(ctx: Any, *arrays: Any, collective: Collective) -> Any:
+def _lowered(ctx: Any, *arrays: Any, collective: Collective, on_host: bool = False) -> Any:
     _check_one_device(ctx.module_context.axis_context)
 
     def run(*given: Any) -> tuple[np.ndarray, ...]:
@@ -79,8 +81,10 @@ def _lowered(ctx: Any, *arrays: Any, collective: Collective) -> Any:
 
     if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
         return _by_io_callback(ctx, run, arrays)
-    # As io_callback does, but for a copy of each array that JAX makes for it.
     (effect,) = _ordered_effects()
+    if on_host and programs.can_carry(ctx.avals_in):
+        return programs.lower(ctx, arrays, collective, effect)
+    # As io_callback does, but for a copy of each array that JAX makes for it.
     held = ctx.tokens_in.get(effect)
     token = held[0] if isinstance(held, tuple) else held
     results, token, _ = mlir.emit_python_callback(
@@ -102,6 +106,7 @@ def _by_io_callback(ctx: Any, run: Callable[..., Any], arrays: Sequence[Any]) ->
 
 
 mlir.register_lowering(collective_p, _lowered)
+mlir.register_lowering(collective_p, functools.partial(_lowered, on_host=True), platform="cpu")
 
 
 def _check_one_device(context: Any) -> None:

@@ -13,6 +13,12 @@ jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'sump
 optax = pytest.importorskip("optax", reason="optax is not installed: pip install 'sumpter[jax]'")
 
 import sumpter.jax as sj  # noqa: E402
+from sumpter import _native  # noqa: E402
+from sumpter._calls.collective import ALL_REDUCE, BARRIER, Collective  # noqa: E402
+from sumpter._calls.started import Programs, describe, describe_barrier  # noqa: E402
+from sumpter._core.process_sets import ProcessSet  # noqa: E402
+from sumpter.jax.programs import JAX  # noqa: E402
+from sumpter.jax.version import foreign_version  # noqa: E402
 
 
 def gradients_of(params: object) -> object:
@@ -98,3 +104,42 @@ def test_a_program_of_another_jobs_size_says_so(
         sj.shutdown()
     with pytest.raises(sj.NotInitializedError, match="init"):
         sj.all_reduce(np.ones(3))
+
+
+def called(collective: Collective, array: np.ndarray) -> tuple[Programs, list[int], np.ndarray]:
+    """What a program has started on an array, and the memory for its result."""
+    programs = Programs(JAX)
+    text = describe(collective, 0, array.shape, array.dtype)
+    return programs, [programs.start(text, array.ctypes.data)], np.zeros_like(array)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_xla_without_futures_waits_for_its_rounds() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    collective = Collective(JAX, ALL_REDUCE, ("/w",), "g", codecs=("",))
+    programs, numbers, result = called(collective, array)
+    programs.finish(b"", numbers, [result.ctypes.data], None)
+    np.testing.assert_array_equal(result, array)
+    empty = np.empty((0, 3), np.float32)
+    programs, numbers, result = called(collective, empty)
+    programs.finish(b"", numbers, [0], None)
+    barrier = describe_barrier(Collective(JAX, BARRIER))
+    programs.finish(barrier, [], [], None)
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_goes_wrong_at_the_start_is_said_where_results_are_needed() -> None:
+    collective = Collective(JAX, ALL_REDUCE, ("",), "g", size=4, codecs=("",))
+    programs, numbers, result = called(collective, np.ones(3, np.float32))
+    with pytest.raises(sumpter.UnsupportedError, match="compiled for 4 ranks, and there are 1 now"):
+        programs.finish(b"", numbers, [result.ctypes.data], None)
+    among = Collective(JAX, ALL_REDUCE, ("",), "g", process_set=ProcessSet([0]), codecs=("",))
+    programs, numbers, result = called(among, np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="was not added: call add_process_set"):
+        programs.finish(b"", numbers, [result.ctypes.data], None)
+
+
+def test_handlers_are_for_known_versions_of_xlas_interface_only() -> None:
+    for version in ((0, 0), (0, 99), (1, 1)):
+        assert _native.xla_handlers(version, print, print) is None
+    assert foreign_version() == (0, 3), "see the list of known versions in crates/python/src/xla.rs"

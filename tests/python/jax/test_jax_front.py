@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,6 +42,17 @@ def test_ranks_train_as_one_process_does(make_job: Callable[..., Job]) -> None:
     job = make_job(4, 2, deterministic=True)
     killed = trained(job, tuple(str(job.server_pid(index)) for index in range(2)))
     assert killed.tobytes() == four.tobytes()
+
+
+def test_programs_compute_while_rounds_are_under_way(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1).start("jax_overlap.py").finish()
+
+
+def test_a_kept_program_calls_as_before(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    for is_kept in (False, True):
+        job = make_job(3).start("jax_cached.py", str(tmp_path / "cache"))
+        job.finish()
+        assert bool(json.loads(job.result(0))) == is_kept, "whether the program was kept"
 
 
 def test_a_rank_killed_inside_jit_is_named_to_the_others(make_job: Callable[..., Job]) -> None:

@@ -67,6 +67,21 @@ def test_every_way_is_measured_and_checked_in_a_job(unlaunched, tmp_path: Path) 
         assert row["workers"] == "2"
 
 
+def test_programs_of_jax_are_measured_beside_jaxs_own_collectives(
+    unlaunched, tmp_path: Path
+) -> None:
+    pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
+    table = tmp_path / "rows.csv"
+    measure = (*SUMPTER, "bench", "allreduce", "--jax", "--sizes", "4,2MiB", "--rounds", "3")
+    command = [*SUMPTER, "run", "-n", "2", "--", *measure, "--csv", str(table)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with table.open(newline="") as stream:
+        found = [(int(row["bytes"]), row["way"]) for row in csv.DictReader(stream)]
+    ways = (*WAYS, "jax", "jax-cb", "jax-gloo")
+    assert found == [(size, way) for size in (4, 2 << 20) for way in ways]
+
+
 def test_the_gradients_of_a_model_are_summed_by_push_pull_and_by_ddp(
     unlaunched, tmp_path: Path
 ) -> None:
@@ -94,6 +109,7 @@ def test_the_gradients_of_a_model_are_summed_by_push_pull_and_by_ddp(
         (("--sizes", "4", "--model", "resnet18"), "--sizes and --model exclude each other"),
         (("--model", "resnet19"), "--model: "),
         (("--device", "tpu"), "--device tpu: cpu or cuda"),
+        (("--jax", "--model", "resnet18"), "--jax: programs of JAX sum one tensor on the CPU"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words, expected: str, unlaunched, capsys) -> None:

@@ -32,6 +32,7 @@ from sumpter_lab.scaffold.results.output import check_plot, check_writable, writ
 from sumpter_lab.scaffold.results.table import head_line, row_line
 
 if TYPE_CHECKING:
+    from sumpter_lab import allreduce as sums
     from sumpter_lab.scaffold.network.cluster import Racks
     from sumpter_lab.scaffold.spec import Load, Spec
 
@@ -160,6 +161,14 @@ MaxBytesOption = Annotated[
 ]
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="NAME", help="Where the tensors are: cpu or cuda.")
+]
+JaxOption = Annotated[
+    bool,
+    typer.Option(
+        "--jax",
+        help="By compiled programs of JAX as well: sumpter.jax, an io_callback, and with --peers "
+        "gloo JAX's own collectives.",
+    ),
 ]
 RepeatOption = Annotated[
     int | None,
@@ -340,6 +349,7 @@ def allreduce(
     rounds: RepeatOption = None,
     peers: PeersOption = "gloo",
     device: DeviceOption = "cpu",
+    jax: JaxOption = False,
     as_json: JsonOption = False,
     csv: CsvOption = None,
 ) -> None:
@@ -364,27 +374,25 @@ def allreduce(
         raise UsageError("--peers: bench allreduce measures beside gloo or none")
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
-    rows = _allreduce(wanted, rounds, "gloo" in _peers(peers), device, as_json, csv)
+    if jax and (model is not None or device != "cpu"):
+        raise UsageError("--jax: programs of JAX sum one tensor on the CPU; leave out the other")
+    from sumpter_lab.allreduce import Spec
+
+    measured = Spec(tuple(wanted), rounds, "gloo" in _peers(peers), device, jax)
+    rows = _allreduce(measured, as_json, csv)
     if rows and as_json:
         typer.echo(json.dumps(rows))
 
 
-def _allreduce(
-    loads: list[Load],
-    rounds: int | None,
-    gloo: bool,
-    device: str,
-    as_json: bool,
-    csv: Path | None,
-) -> list[dict[str, Any]]:
+def _allreduce(asked: sums.Spec, as_json: bool, csv: Path | None) -> list[dict[str, Any]]:
     """Runs all sizes; the rows on rank 0, nothing elsewhere. The file has each as it comes."""
-    from sumpter_lab.allreduce import COLUMNS, Ranks, Spec, run
+    from sumpter_lab.allreduce import COLUMNS, Ranks, run
     from sumpter_lab.scaffold.results import record
 
     rows: list[dict[str, Any]] = []
     about = record.environment()
-    with Ranks(device) as ranks:
-        for row in run(ranks, Spec(tuple(loads), rounds, gloo, device)):
+    with Ranks(asked) as ranks:
+        for row in run(ranks, asked):
             if ranks.rank != 0:
                 continue
             if not as_json:
