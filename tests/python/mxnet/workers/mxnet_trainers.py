@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from unittest import mock
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +13,9 @@ from mxnet import gluon
 
 import sumpter
 import sumpter.mxnet as sm
+from sumpter._calls import rounds
+from sumpter._core import membership
+from sumpter._core.tensor import Tensor
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 BATCH, STEPS = 16, 40
@@ -54,15 +58,9 @@ def train(net: gluon.Block, trainer: sm.DistributedTrainer) -> list[float]:
 def codecs() -> Mapping[str, object]:
     return {
         tensor.name: tensor.description.compression
-        for tensor in sm_session().declared()
+        for tensor in membership.current().declared()
         if "gradient" in tensor.name
     }
-
-
-def sm_session() -> object:
-    from sumpter._core import membership
-
-    return membership.current()
 
 
 def check_codecs() -> None:
@@ -104,6 +102,33 @@ def check_codecs() -> None:
     assert momentum == {"learning_rate": 0.2, "momentum": 0.9}, "an argument was changed"
     kept = sumpter.compression_state()
     assert any("onebit" in one and entry["momentum"] is not None for one, entry in kept.items())
+
+
+def check_order() -> None:
+    """All gradients begin before the first is waited for, the last layer's first."""
+    net = make("order_")
+    trainer = sm.DistributedTrainer(net.collect_params(), "sgd", prefix="order.")
+    seen: list[tuple[str, int] | str] = []
+    submit, finish = Tensor.submit, rounds.finish
+
+    def submitted(self: Tensor, *arguments: object, priority: int = 0, **more: object) -> object:
+        if "gradient.order" in self.name:
+            seen.append((self.name.rpartition(".")[2], priority))
+        return submit(self, *arguments, priority=priority, **more)
+
+    def waits(begun: object) -> object:
+        seen.append("waits")
+        return finish(begun)
+
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((2, 8))).sum()
+    loss.backward()
+    with mock.patch.object(Tensor, "submit", submitted):
+        trainer.step(2)
+        seen.clear()
+        with mock.patch.object(rounds, "finish", waits):
+            trainer.allreduce_grads()
+    assert seen == [("3", -3), ("2", -2), ("1", -1), ("0", 0), "waits"], seen
 
 
 def check_arguments() -> None:
@@ -166,6 +191,7 @@ def check_refused() -> None:
 
 sm.init()
 check_codecs()
+check_order()
 check_arguments()
 check_refused()
 sm.shutdown()
