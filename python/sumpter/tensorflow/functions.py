@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from sumpter._calls import collective as kinds
-from sumpter._calls.collective import Collective
-from sumpter._calls.rounds import perform
-from sumpter._core import membership
-from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._calls import objects
+from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter.tensorflow.calls import TENSORFLOW
 from sumpter.tensorflow.ops import grouped_broadcast
 
@@ -58,16 +52,7 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
-    current = membership.current()
-    membership.check_root(current, root_rank)
-    is_root = current.rank == root_rank
-    own = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
-    word = name or "object"
-    length = np.array([own.size])
-    size = int(_alone(kinds.BROADCAST, f"{word}.size", length, process_set, root_rank)[0])
-    content = own if is_root else np.empty(size, np.uint8)
-    received = _alone(kinds.BROADCAST, f"{word}.{size}", content, process_set, root_rank)
-    return obj if is_root else pickle.loads(received.tobytes())
+    return objects.broadcast_object(TENSORFLOW, obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(
@@ -87,22 +72,4 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Returns all ranks' objects, by rank. They travel as broadcast_object()'s do."""
-    own, word = np.frombuffer(pickle.dumps(obj), np.uint8), name or "objects"
-    sizes = _alone(kinds.ALL_GATHER, f"{word}.sizes", np.array([own.size]), process_set)
-    most = int(sizes.max())
-    padded = np.zeros(most, np.uint8)
-    padded[: own.size] = own
-    rows = _alone(kinds.ALL_GATHER, f"{word}.{most}", padded, process_set).reshape(-1, most)
-    return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
-
-
-def _alone(
-    kind: str, name: str, array: np.ndarray, process_set: ProcessSet, root: int = 0
-) -> np.ndarray:
-    """One collective on an array of the host."""
-    size = len(members(process_set))
-    called = Collective(
-        TENSORFLOW, kind, ("",), name, root=root, process_set=process_set, size=size
-    )
-    (result,) = perform(called._replace(codecs=("",)), [array])
-    return result
+    return objects.allgather_object(TENSORFLOW, obj, name, process_set)

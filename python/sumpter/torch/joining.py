@@ -1,10 +1,6 @@
 """Joining and leaving a job from torch, and what is known of it."""
 
-import json
-import time
-import weakref
-from collections.abc import Iterable
-
+from sumpter import _joining as joining
 from sumpter._core import membership, names
 from sumpter._core.membership import (
     cross_rank,
@@ -19,9 +15,7 @@ from sumpter._core.membership import (
     start_timeline,
     stop_timeline,
 )
-from sumpter._core.process_sets import adopt
-from sumpter._core.session import Session
-from sumpter._errors import UnsupportedError
+from sumpter._joining import get_pushpull_speed, suspend
 from sumpter.torch import store
 from sumpter.torch.functions import allgather_object
 
@@ -57,30 +51,7 @@ def init(
     job, all of them; `lazy` changes nothing. `process_sets` are added at once; more can be added
     later, whether it is "dynamic" or not. Settings given by name override the environment.
     """
-    ranks = _listed(comm)
-    before = membership.peek()
-    session = membership.join(settings, store.board(settings))
-    fresh = session is not before
-    try:
-        if ranks is not None and ranks != list(range(session.world_size)):
-            raise UnsupportedError(
-                f"init(comm={ranks}) asks for some ranks of a job of {session.world_size}: every "
-                "rank takes part; make a ProcessSet for collectives among some"
-            )
-        if fresh:
-            adopt(process_sets)
-    except BaseException:
-        if fresh:
-            shutdown()
-        raise
-
-
-def suspend() -> None:
-    """Leaves the job, as shutdown(), for resume() to join the next one."""
-    global _suspended
-    workers = local_size()
-    shutdown()
-    _suspended = workers
+    joining.enter(comm, process_sets, settings, store.board(settings))
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
@@ -90,27 +61,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
     `num_servers` summation servers must have joined before the job starts. `context` is accepted
     for compatibility. Raises ValueError without a suspend() before it.
     """
-    global _suspended
-    if _suspended is None:
-        raise ValueError("resume() is for after suspend(): call init() to join the first time")
-    init(world_size=num_workers * _suspended, rank=global_rank, servers=num_servers)
-    _suspended = None
-
-
-def get_pushpull_speed() -> tuple[int, float]:
-    """The time in milliseconds since 1970, and how fast tensors were summed up to it, in MB/s.
-
-    The rate is that of this worker's finished operations since the last call, or since init(), in
-    megabytes of 10^6 bytes of its own tensors.
-    """
-    session = membership.current()
-    counters = json.loads(session.worker.stats())["counters"]
-    now = (counters["elapsed_s"], counters["tensor_bytes"])
-    before = _speed_seen.get(session, (0.0, 0.0))
-    _speed_seen[session] = now
-    elapsed = now[0] - before[0]
-    speed = (now[1] - before[1]) / elapsed / 1e6 if elapsed > 0 else 0.0
-    return time.time_ns() // 1_000_000, speed
+    joining.resume(num_workers, num_servers, global_rank, init)
 
 
 def join(device: int = -1) -> int:
@@ -127,21 +78,3 @@ def join(device: int = -1) -> int:
     known = names.forget(session)
     names.learn(session, allgather_object(known, name="names"))
     return last
-
-
-def _listed(comm: object) -> list[int] | None:
-    """The ranks in Horovod's `comm`; None if there are none or if it is BytePS' `lazy`."""
-    if comm is None or isinstance(comm, bool):
-        return None
-    if isinstance(comm, str) or not isinstance(comm, Iterable):
-        raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
-    ranks = sorted(int(rank) for rank in comm)
-    # An empty list is Horovod's default.
-    return ranks or None
-
-
-# The ranks of this machine between suspend() and resume().
-_suspended: int | None = None
-
-# The worker's seconds and bytes when get_pushpull_speed() was last called.
-_speed_seen: weakref.WeakKeyDictionary[Session, tuple[float, float]] = weakref.WeakKeyDictionary()
