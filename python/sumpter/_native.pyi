@@ -603,6 +603,10 @@ class LowRank:
         """
 
     @property
+    def start(self) -> int:
+        """Rounds before the first that is summed by factors."""
+
+    @property
     def left_len(self) -> int:
         """Elements of the left factor."""
 

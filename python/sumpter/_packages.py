@@ -12,6 +12,7 @@ EXTRAS = {
     "optax": "sumpter[jax]",
     "tensorflow": "sumpter[tensorflow]",
     "keras": "sumpter[tensorflow]",
+    "mxnet": "sumpter[mxnet]",
     "bayes_opt": "sumpter[tuning]",
     "jinja2": "sumpter-lab[report]",
     "plotly": "sumpter-lab[report]",

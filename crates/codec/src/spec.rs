@@ -117,6 +117,8 @@ pub enum Scheme {
     PowerSgd {
         /// `rank`: their width.
         rank: u32,
+        /// `start`: the rounds before, in which the matrix is summed as it is.
+        start: u32,
         /// `seed` of the first guess.
         seed: u64,
     },
@@ -271,7 +273,9 @@ impl Scheme {
             }
             "powersgd" => {
                 let rank = from.number("rank", 4, 1, 1024, "a whole number of 1 to 1024")?;
-                Scheme::PowerSgd { rank: rank as u32, seed: from.seed()? }
+                let expected = "a number of rounds, below 2^31";
+                let start = from.number("start", 0, 0, i32::MAX as u64, expected)?;
+                Scheme::PowerSgd { rank: rank as u32, start: start as u32, seed: from.seed()? }
             }
             _ => {
                 let known = NAMES.join(", ");
@@ -308,8 +312,9 @@ impl Scheme {
                 all.extend(seeded(*seed));
                 all
             }
-            Scheme::PowerSgd { rank, seed } => {
+            Scheme::PowerSgd { rank, start, seed } => {
                 let mut all = vec![("rank", rank.to_string())];
+                all.extend((*start != 0).then(|| ("start", start.to_string())));
                 all.extend(seeded(*seed));
                 all
             }

@@ -47,7 +47,7 @@ impl Traffic {
             expected: "as many as this machine can address".to_owned(),
         })?;
         let plain = elements * dtype.size() as u64;
-        if let Scheme::PowerSgd { rank, seed } = spec.scheme {
+        if let Scheme::PowerSgd { rank, seed, .. } = spec.scheme {
             let rows = count.isqrt().max(1);
             let shape = LowRank::new(rank, seed, (rows, count.div_ceil(rows)))?;
             let factors = 4 * (shape.left_len() + shape.right_len()) as u64;

@@ -49,7 +49,7 @@ impl Trial {
     pub fn new(registry: &Registry, spec: &Spec, elements: usize) -> Result<Trial, CodecError> {
         let x = gradients(elements);
         let work = match spec.scheme {
-            Scheme::PowerSgd { rank, seed } => {
+            Scheme::PowerSgd { rank, seed, .. } => {
                 Work::Matrix(Box::new(MatrixWork::new(rank, seed, &x)?))
             }
             _ => Work::Blocks(Box::new(BlockWork::new(registry, spec, &x)?)),

@@ -66,6 +66,7 @@ pub fn codec_rates(py: Python<'_>, codec: &str) -> PyResult<(f64, f64, f64, f64)
 #[pyclass(module = "sumpter._native", frozen)]
 pub struct LowRank {
     inner: RustLowRank,
+    start: u32,
 }
 
 #[pymethods]
@@ -74,11 +75,17 @@ impl LowRank {
     #[new]
     fn new(codec: &str, rows: usize, columns: usize) -> PyResult<LowRank> {
         let spec = sumpter_node::codecs().parse(codec).map_err(from_codec)?;
-        let Scheme::PowerSgd { rank, seed } = spec.scheme else {
+        let Scheme::PowerSgd { rank, start, seed } = spec.scheme else {
             return Err(ConfigError::new_err(format!("codec {spec} has no factors")));
         };
         let inner = RustLowRank::new(rank, seed, (rows, columns)).map_err(from_codec)?;
-        Ok(LowRank { inner })
+        Ok(LowRank { inner, start })
+    }
+
+    /// Rounds before the first that is summed by factors.
+    #[getter]
+    fn start(&self) -> u32 {
+        self.start
     }
 
     /// Elements of the left factor.

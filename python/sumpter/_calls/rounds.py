@@ -7,7 +7,7 @@ framework uses its own for something else by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,18 +29,30 @@ from sumpter._results import ResultMemory
 _results = ResultMemory()
 
 
-def perform(collective: Collective, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def perform(
+    collective: Collective, arrays: Iterable[np.ndarray], priorities: Sequence[int] = ()
+) -> list[np.ndarray]:
     """Returns the results of a call, in new memory, when they are there.
 
-    All arrays' rounds have ended when this raises what went wrong with the first that failed.
+    Each array's rounds begin before the next array is asked for, so that an iterator may wait for
+    what is still computed. What has the highest of `priorities`, one for each array, is sent first.
+    All rounds that have begun are over when this raises the first of what went wrong.
     """
     if collective.kind == kinds.BARRIER:
         finish([begin_barrier(collective)])
         return []
-    return finish([begin(collective, index, array) for index, array in enumerate(arrays)])
+    begun: list[Begun] = []
+    try:
+        for index, array in enumerate(arrays):
+            priority = priorities[index] if priorities else 0
+            begun.append(begin(collective, index, array, priority))
+    except Exception as error:
+        # The framework's own, of an array that it could not compute; what has begun is waited for.
+        begun.append(Begun([], _raise(error)))
+    return finish(begun)
 
 
-def begin(collective: Collective, index: int, array: np.ndarray) -> Begun:
+def begin(collective: Collective, index: int, array: np.ndarray, priority: int = 0) -> Begun:
     """Starts the rounds of one of a call's arrays, of which a copy is taken.
 
     What goes wrong is raised by `finish`: the others of the call have to begin as well.
@@ -48,7 +60,7 @@ def begin(collective: Collective, index: int, array: np.ndarray) -> Begun:
     try:
         session = membership.current()
         _check_size(collective)
-        return _call_of(session, collective, index, array).begin(array)
+        return _call_of(session, collective, index, array).begin(array, priority)
     except (SumpterError, ValueError) as error:
         return Begun([], _raise(error))
 
@@ -121,6 +133,8 @@ class _Call:
         self.members = members(process_set)
         self.rank = session.rank
         self._session = session
+        # Of the rounds that begin.
+        self._priority = 0
         self._ranks = None if process_set is global_process_set else tuple(self.members)
         detail = (
             f"root {self.root}"
@@ -137,8 +151,9 @@ class _Call:
             process_set,
         )
 
-    def begin(self, array: np.ndarray) -> Begun:
+    def begin(self, array: np.ndarray, priority: int = 0) -> Begun:
         """Starts the rounds of one call."""
+        self._priority = priority
         return _BEGIN[self.kind](self, self._names.next(), array)
 
     def submit(
@@ -170,7 +185,9 @@ class _Call:
                 compression=self.codec if collective == kinds.ALL_REDUCE else "",
             )
             tensor = tensors[identity.name] = self._session.declare(identity.name, *described)
-        round_ = tensor.submit(send, receive, keep=keep, tag=identity.tag)
+        round_ = tensor.submit(
+            *(send, receive), keep=keep, priority=self._priority, tag=identity.tag
+        )
         identity.note(round_)
         return round_
 
@@ -261,8 +278,9 @@ def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
 def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     ranks = call.members
     source = _copy(array)
-    pieces = source.reshape(len(ranks), array.shape[0] // len(ranks), *array.shape[1:])
-    result = np.empty(pieces.shape[1:], array.dtype)
+    # The first ranks get one row more where the rows cannot be shared out evenly.
+    pieces = np.array_split(source, len(ranks))
+    result = np.empty_like(pieces[ranks.index(call.rank)])
     rounds = []
     for root, piece in zip(ranks, pieces, strict=True):
         receive = result.ctypes.data if root == call.rank else 0

@@ -64,6 +64,10 @@ class _Global(ProcessSet):
         self.ranks = None
         self.process_set_id = 0
 
+    def __reduce__(self) -> str:
+        # There is one, and a copy would be no set that was added.
+        return "global_process_set"
+
 
 class _Added:
     """The sets of the open session; a new session starts with all ranks only."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from sumpter._calls import collective as kinds
+from sumpter._calls.codecs import CompressionLike
 from sumpter._calls.collective import Collective
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
-from sumpter._core.compression.codecs import Codec, Compression, NoneCompressor
+from sumpter._core.compression.codecs import Compression, NoneCompressor
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Sum
 from sumpter._errors import UnsupportedError
@@ -19,8 +19,6 @@ from sumpter.jax import arrays as leaf_arrays
 from sumpter.jax.arrays import Leaves
 from sumpter.jax.primitive import bind
 from sumpter.jax.programs import JAX
-
-CompressionLike = Codec | str | Mapping[str, Any] | type[NoneCompressor]
 
 
 def all_reduce(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sumpter._core import membership
-from sumpter._core.compression.choice import Limits, choose, gradient_codecs
-from sumpter._core.compression.codecs import Compression, NoneCompressor, is_low_rank
+from sumpter._calls.codecs import CompressionLike, choice_for, codecs_of_gradients
+from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Sum
-from sumpter._errors import ConfigError, UnsupportedError
+from sumpter._errors import UnsupportedError
 from sumpter._packages import need
 from sumpter.jax import arrays as leaf_arrays
-from sumpter.jax.ops import CompressionLike, broadcast, reduce_leaves
+from sumpter.jax.ops import broadcast, reduce_leaves
 
 if TYPE_CHECKING:
     import optax
@@ -111,17 +110,6 @@ def _reduced(
 
 def _codecs(leaves: leaf_arrays.Leaves, compression: CompressionLike) -> tuple[str, ...]:
     """By which codec each gradient travels."""
-    choice, limits = choose(compression), Limits.of(membership.current().worker)
-    if choice.compressor is not NoneCompressor:
-        raise ConfigError(
-            f"compression is {compression!r}: sumpter.jax.distribute takes codecs of Compression"
-        )
-    if is_low_rank(choice.codec or ""):
-        raise ConfigError(
-            f"codec {choice.codec} needs the DistributedOptimizer of sumpter.torch: choose another "
-            "one for sumpter.jax.distribute"
-        )
-    if is_low_rank(limits.codec):
-        limits = limits._replace(codec="")
+    choice = choice_for(compression, "sumpter.jax.distribute")
     described = dict(zip(leaves.paths, leaf_arrays.forms(leaves.arrays), strict=True))
-    return tuple(gradient_codecs(choice, limits, described).values())
+    return tuple(codecs_of_gradients(choice, described).values())

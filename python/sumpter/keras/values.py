@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from sumpter._calls import values
-from sumpter._core.compression.choice import CompressionLike
+from sumpter._calls.codecs import CompressionLike
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.reduction import Average, ReduceOp, choose_op
 from sumpter._errors import UnsupportedError

@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from sumpter._arrays import SUMMABLE
+from sumpter._calls.codecs import CompressionLike
 from sumpter._calls.collective import Collective, Front
 from sumpter._calls.rounds import perform
 from sumpter._core import membership
-from sumpter._core.compression.choice import CompressionLike, Limits, choose
+from sumpter._core.compression.choice import Limits, choose
 from sumpter._core.compression.codecs import NoneCompressor
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, ReduceOp, Sum, choose_op

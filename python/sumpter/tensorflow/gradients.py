@@ -8,12 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from sumpter._calls import collective as kinds
-from sumpter._core import membership
-from sumpter._core.compression.choice import CompressionLike, Limits, choose, gradient_codecs
-from sumpter._core.compression.codecs import NoneCompressor, is_low_rank
+from sumpter._calls.codecs import CompressionLike, choice_for, codecs_of_gradients
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Average, ReduceOp
-from sumpter._errors import ConfigError, UnsupportedError
 from sumpter.tensorflow.calls import call, reducible, reduction
 from sumpter.tensorflow.ops import allreduce, size_op
 
@@ -31,13 +28,7 @@ class GradientReduction:
         process_set: ProcessSet,
     ) -> None:
         self._name, self._op = name, reduction(None, op)
-        self._choice = choose(compression)
-        if self._choice.compressor is not NoneCompressor:
-            raise UnsupportedError(
-                f"gradients take codecs of Compression, not {compression!r}: cast the tensors"
-            )
-        if is_low_rank(self._choice.codec or ""):
-            raise ConfigError(f"codec {self._choice.codec} is of sumpter.torch only")
+        self._choice = choice_for(compression, "sumpter.tensorflow")
         if predivide != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor needs op=Average")
         self._sparse_as_dense, self._predivide = sparse_as_dense, predivide
@@ -92,18 +83,13 @@ class GradientReduction:
         return size_op(self._process_set.process_set_id or 0)
 
     def _sum(self, gradients: list[tf.Tensor], op: ReduceOp) -> list[tf.Tensor]:
-        limits = Limits.of(membership.current().worker)
-        if is_low_rank(limits.codec):
-            limits = limits._replace(codec="")
-        codecs: tuple[str, ...] = ()
-        if limits.codec or not self._choice.is_default:
-            forms = {
-                str(place): (tuple(one.shape), one.dtype.name)
-                for place, one in enumerate(gradients)
-                if one.shape.is_fully_defined()
-            }
-            chosen = gradient_codecs(self._choice, limits, forms)
-            codecs = tuple(chosen.get(str(place), "") for place in range(len(gradients)))
+        forms = {
+            str(place): (tuple(one.shape), one.dtype.name)
+            for place, one in enumerate(gradients)
+            if one.shape.is_fully_defined()
+        }
+        chosen = codecs_of_gradients(self._choice, forms)
+        codecs = tuple(chosen.get(str(place), "") for place in range(len(gradients)))
         return call(
             kinds.ALL_REDUCE, gradients, self._name, self._process_set, op=op, codecs=codecs
         )

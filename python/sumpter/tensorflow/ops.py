@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from sumpter._calls import collective as kinds
+from sumpter._calls.codecs import CompressionLike
 from sumpter._core import membership
-from sumpter._core.compression.choice import CompressionLike
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import (
     ProcessSet,

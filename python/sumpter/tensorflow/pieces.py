@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from sumpter._calls import collective as kinds
-from sumpter._core.compression.choice import CompressionLike, choose
+from sumpter._calls.codecs import CompressionLike
+from sumpter._core.compression.choice import choose
 from sumpter._core.compression.codecs import Compression, NoneCompressor
 from sumpter._core.pieces import check_splits
 from sumpter._core.process_sets import ProcessSet, global_process_set, members

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from sumpter._core.compression.choice import CompressionLike
+from sumpter._calls.codecs import CompressionLike
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Average, ReduceOp

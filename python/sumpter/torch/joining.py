@@ -1,10 +1,7 @@
 """Joining and leaving a job from torch, and what is known of it."""
 
-from collections.abc import Iterable
-
-from sumpter._calls.joining import get_pushpull_speed, resume_by, suspend
-from sumpter._calls.joining import join as _join
-from sumpter._core import membership
+from sumpter import _joining as joining
+from sumpter._core import membership, names
 from sumpter._core.membership import (
     cross_rank,
     cross_size,
@@ -18,9 +15,9 @@ from sumpter._core.membership import (
     start_timeline,
     stop_timeline,
 )
-from sumpter._core.process_sets import adopt
-from sumpter._errors import UnsupportedError
+from sumpter._joining import get_pushpull_speed, suspend
 from sumpter.torch import store
+from sumpter.torch.functions import allgather_object
 
 __all__ = [
     "cross_rank",
@@ -54,22 +51,7 @@ def init(
     job, all of them; `lazy` changes nothing. `process_sets` are added at once; more can be added
     later, whether it is "dynamic" or not. Settings given by name override the environment.
     """
-    ranks = _listed(comm)
-    before = membership.peek()
-    session = membership.join(settings, store.board(settings))
-    fresh = session is not before
-    try:
-        if ranks is not None and ranks != list(range(session.world_size)):
-            raise UnsupportedError(
-                f"init(comm={ranks}) asks for some ranks of a job of {session.world_size}: every "
-                "rank takes part; make a ProcessSet for collectives among some"
-            )
-        if fresh:
-            adopt(process_sets)
-    except BaseException:
-        if fresh:
-            shutdown()
-        raise
+    joining.enter(comm, process_sets, settings, store.board(settings))
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
@@ -79,7 +61,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
     `num_servers` summation servers must have joined before the job starts. `context` is accepted
     for compatibility. Raises ValueError without a suspend() before it.
     """
-    resume_by(init, num_workers, num_servers, global_rank)
+    joining.resume(num_workers, num_servers, global_rank, init)
 
 
 def join(device: int = -1) -> int:
@@ -90,15 +72,9 @@ def join(device: int = -1) -> int:
     Operations of its own must be done before. Returns the last rank to call this, the same
     on every rank. `device` changes nothing.
     """
-    return _join(device)
-
-
-def _listed(comm: object) -> list[int] | None:
-    """The ranks in Horovod's `comm`; None if there are none or if it is BytePS' `lazy`."""
-    if comm is None or isinstance(comm, bool):
-        return None
-    if isinstance(comm, str) or not isinstance(comm, Iterable):
-        raise UnsupportedError("init(comm=...) needs MPI; Sumpter has no communicators")
-    ranks = sorted(int(rank) for rank in comm)
-    # An empty list is Horovod's default.
-    return ranks or None
+    session = membership.current()
+    last = session.out_of_data()
+    # Ranks know of the calls that they have made themselves.
+    known = names.forget(session)
+    names.learn(session, allgather_object(known, name="names"))
+    return last

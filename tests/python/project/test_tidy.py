@@ -386,12 +386,12 @@ def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.Monk
 FRAMEWORKS = {"torch", "jax", "tensorflow", "mxnet"}
 FRONTS = {
     *("sumpter._front", "sumpter._arrays", "sumpter.service"),
-    *("sumpter.torch", "sumpter.jax", "sumpter.tensorflow"),
+    *("sumpter.torch", "sumpter.jax", "sumpter.tensorflow", "sumpter.mxnet"),
 }
 # Fronts on NumPy arrays, which share what turns arrays into memory.
 NUMPY_FRONTS = {
     *("sumpter._front", "sumpter._arrays", "sumpter.service"),
-    *("sumpter.jax", "sumpter.tensorflow"),
+    *("sumpter.jax", "sumpter.tensorflow", "sumpter.mxnet"),
 }
 
 

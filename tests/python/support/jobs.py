@@ -1,14 +1,15 @@
 """Starts whole jobs for tests: a coordinator here, ranks and servers as child processes.
 
-The children come from a fork server that has imported torch already, since the import takes
-seconds and a job has up to six processes. Each child is a fresh process otherwise: it reads its
-settings from its own environment, writes to its own file, and runs one of the scripts below
-*/workers/ from top to bottom.
+The children come from a fork server that has imported torch already, where it is installed, since
+the import takes seconds and a job has up to six processes. Each child is a fresh process otherwise:
+it reads its settings from its own environment, writes to its own file, and runs one of the scripts
+below */workers/ from top to bottom.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import multiprocessing
 import os
 import random
@@ -251,9 +252,11 @@ def _child(
 def _run(script: str, *arguments: str) -> None:
     sys.path[:0] = [str(Path(script).parent), str(SUPPORT)]
     sys.argv = [script, *arguments]
-    import torch
+    # An environment of another framework may lack it.
+    if importlib.util.find_spec("torch") is not None:
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     runpy.run_path(script, run_name="__main__")
 
 

@@ -20,7 +20,9 @@ fn a_spec_is_a_name_and_arguments() {
     let (partition, norm) = (Partition::Natural, Norm::L2);
     let dithering = Scheme::Dithering { levels: 7, partition, norm, seed: 0 };
     assert_eq!(parse("dithering:bits=4,partition=natural,normalize=l2").scheme, dithering);
-    assert_eq!(parse("powersgd:rank=4").scheme, Scheme::PowerSgd { rank: 4, seed: 0 });
+    assert_eq!(parse("powersgd:rank=4").scheme, Scheme::PowerSgd { rank: 4, start: 0, seed: 0 });
+    let late = Scheme::PowerSgd { rank: 2, start: 1000, seed: 0 };
+    assert_eq!(parse("powersgd:start=1000,rank=2").scheme, late);
 }
 
 #[test]

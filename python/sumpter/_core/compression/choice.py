@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sumpter import _native
 from sumpter._core.compression.byteps import from_byteps
@@ -34,10 +34,6 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 # Never compresses, whatever the setting says.
 OFF = "off"
-
-
-# What fronts on host arrays take: no compressor of a front's own.
-CompressionLike = Codec | str | Mapping[str, Any] | type[NoneCompressor]
 
 
 class Choice(NamedTuple):

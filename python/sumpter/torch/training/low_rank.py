@@ -4,8 +4,10 @@ A rank's matrix is its gradient, and what the round before has left out of it. T
 matrix with the right factor of the round before is summed and made orthonormal; then the product
 of the transposed matrix with that is summed. Both together are the sum of the matrices in the
 directions of the first. The formulas are in the core; what is kept from round to round is here.
+The codec's first rounds may be those of an all-reduce of the gradient as it is (`start`).
 """
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Mapping
@@ -60,6 +62,9 @@ class LowRankReduction:
         # The left factor is made orthonormal, so its scale does not matter.
         plain = Reduction(Sum, compression=UNCOMPRESSED)
         self._left = RepeatedReduction(f"{name}.left", plain, process_set)
+        # Of the rounds before the codec begins.
+        whole = dataclasses.replace(reduction, compression=UNCOMPRESSED)
+        self._whole = RepeatedReduction(name, whole, process_set)
         scaled = Reduction(
             reduction.op, reduction.prescale, reduction.postscale, compression=UNCOMPRESSED
         )
@@ -72,6 +77,8 @@ class LowRankReduction:
         self, gradient: torch.Tensor, priority: int = 0, rescale: float = 1.0
     ) -> ChainedHandle:
         """Starts one round; `rescale` multiplies what the one before has left out."""
+        if self._rounds < self._factors.start:
+            return ChainedHandle([self._whole.start(gradient, priority)], [], self._count)
         target = gradient.detach()
         matrix = target.to("cpu", torch.float32).flatten()
         if self._residual is not None:
@@ -99,6 +106,11 @@ class LowRankReduction:
             return gradient
 
         return ChainedHandle([self._left.start(left, priority)], [sum_right], finish, computes=True)
+
+    def _count(self, summed: list[torch.Tensor]) -> torch.Tensor:
+        self._rounds += 1
+        (gradient,) = summed
+        return gradient
 
     def state(self) -> dict[str, Any]:
         """What is kept from round to round, and of which rank it is."""

@@ -17,7 +17,8 @@ hits: list[str] = []
 jax.monitoring.register_event_listener(
     lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None
 )
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+# A rank that is slow must not find what another one has compiled.
+jax.config.update("jax_compilation_cache_dir", f"{sys.argv[1]}/{os.environ['RANK']}")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
