@@ -2,6 +2,7 @@
 
 from sumpter._core import membership
 from sumpter._core.process_sets import adopt
+from sumpter.jax.primitive import forget_failures
 
 
 def init(process_sets: object = None, **settings: object) -> None:
@@ -13,6 +14,8 @@ def init(process_sets: object = None, **settings: object) -> None:
     before = membership.peek()
     session = membership.join(settings)
     if session is not before:
+        # Those of the programs of the job before.
+        forget_failures()
         try:
             adopt(process_sets)
         except BaseException:

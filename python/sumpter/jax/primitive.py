@@ -10,7 +10,6 @@ order. None is dropped because its result is unused, merged with another, or run
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,9 +44,11 @@ def _ordered_effects() -> frozenset[Any]:
 @collective_p.def_impl
 def _run(*arrays: Any, collective: Collective) -> list[Any]:
     """Without compilation, in the calling thread, after all programs that were begun before."""
-    # What goes wrong with a program is raised where its results are used.
-    with contextlib.suppress(RuntimeError):
+    try:
         jax.effects_barrier()
+    except RuntimeError:
+        # What goes wrong with a program is raised where its results are used, and there alone.
+        forget_failures()
     results = perform(collective, [np.asarray(array) for array in arrays])
     return [_placed(result, like) for result, like in zip(results, arrays, strict=True)]
 
@@ -112,7 +113,7 @@ mlir.register_lowering(collective_p, functools.partial(_lowered, on_host=True), 
 def forget_failures() -> None:
     """Lets programs begin anew where one has failed, whose error the next would get by its token.
 
-    For those that go on with another job; nothing that was begun may be under way.
+    Nothing that was begun may be under way.
     """
     # JAX has no other way to drop a token that holds an error.
     from jax._src import dispatch
