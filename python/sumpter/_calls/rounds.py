@@ -48,7 +48,7 @@ def perform(
             begun.append(begin(collective, index, array, priority))
     except Exception as error:
         # The framework's own, of an array that it could not compute; what has begun is waited for.
-        begun.append(Begun([], _raise(error)))
+        begun.append(failed(error))
     return finish(begun)
 
 
@@ -62,7 +62,7 @@ def begin(collective: Collective, index: int, array: np.ndarray, priority: int =
         _check_size(collective)
         return _call_of(session, collective, index, array).begin(array, priority)
     except (SumpterError, ValueError) as error:
-        return Begun([], _raise(error))
+        return failed(error)
 
 
 def begin_barrier(collective: Collective) -> Begun:
@@ -72,7 +72,7 @@ def begin_barrier(collective: Collective) -> Begun:
         _check_size(collective)
         return Begun([_barrier(session, collective)], lambda: np.empty(0))
     except (SumpterError, ValueError) as error:
-        return Begun([], _raise(error))
+        return failed(error)
 
 
 def finish(begun: Sequence[Begun]) -> list[np.ndarray]:
@@ -91,11 +91,13 @@ def finish(begun: Sequence[Begun]) -> list[np.ndarray]:
     return results
 
 
-def _raise(error: Exception) -> Callable[[], np.ndarray]:
+def failed(error: Exception) -> Begun:
+    """What could not begin, for this reason."""
+
     def finish() -> np.ndarray:
         raise error
 
-    return finish
+    return Begun([], finish)
 
 
 def _check_size(collective: Collective) -> None:

@@ -19,16 +19,20 @@ import numpy as np
 
 from sumpter import _native
 from sumpter._calls.collective import Collective, Front
-from sumpter._calls.rounds import Begun, begin, begin_barrier, finish
-from sumpter._core import callbacks
+from sumpter._calls.rounds import Begun, begin, begin_barrier, failed, finish
+from sumpter._core import callbacks, membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import find, global_process_set
 from sumpter._core.reduction import ReduceOp
-from sumpter._errors import SumpterError
+from sumpter._core.session import Session
+from sumpter._errors import ClosedError, SumpterError
 
 # How long the thread of a program waits for rounds before it goes on with what needs no result:
 # about as long as it takes until other threads have ended the call.
 HANDOVER_S = 200e-6
+
+
+GONE = failed(ClosedError("the job has ended in which the program had begun this"))
 
 
 class _Part(NamedTuple):
@@ -72,10 +76,16 @@ class Programs:
         self._front = front
         self._parts: dict[bytes, _Part] = {}
         self._started: dict[int, Begun] = {}
+        # Of what has been started. What a program has started and never waited for, because
+        # something else in it failed, is forgotten with the session.
+        self._session: Session | None = None
         self._numbers = itertools.count(1)
 
     def start(self, text: bytes, address: int) -> int:
         """Starts the rounds of the array at an address, of which a copy is taken; their number."""
+        session = membership.peek()
+        if session is not self._session:
+            self._session, self._started = session, {}
         part = self._part(text)
         begun = begin(part.collective, 0, _array_at(address, part.shape, part.dtype))
         number = next(self._numbers)
@@ -93,7 +103,7 @@ class Programs:
 
         Without a `promise` it blocks, and raises what went wrong.
         """
-        begun = [self._started.pop(number) for number in numbers]
+        begun = [self._started.pop(number, GONE) for number in numbers]
         if text:
             begun = [begin_barrier(self._part(text).collective)]
         if promise is None:

@@ -139,6 +139,25 @@ def test_what_goes_wrong_at_the_start_is_said_where_results_are_needed() -> None
         programs.finish(b"", numbers, [result.ctypes.data], None)
 
 
+@pytest.mark.usefixtures("unlaunched")
+def test_what_no_program_has_waited_for_ends_with_its_job() -> None:
+    array = np.ones(3, np.float32)
+    collective = Collective(JAX, ALL_REDUCE, ("",), "g", codecs=("",))
+    sumpter.init()
+    programs, numbers, result = called(collective, array)
+    sumpter.shutdown()
+    sumpter.init()
+    try:
+        text = describe(collective, 0, array.shape, array.dtype)
+        later = [programs.start(text, array.ctypes.data)]
+        with pytest.raises(sumpter.ClosedError, match="the job has ended"):
+            programs.finish(b"", numbers, [result.ctypes.data], None)
+        programs.finish(b"", later, [result.ctypes.data], None)
+    finally:
+        sumpter.shutdown()
+    np.testing.assert_array_equal(result, array)
+
+
 def test_handlers_are_for_known_versions_of_xlas_interface_only() -> None:
     for version in ((0, 0), (0, 99), (1, 1)):
         assert _native.xla_handlers(version, print, print) is None
