@@ -24,6 +24,14 @@ _log = logging.getLogger("sumpter")
 _lock = threading.RLock()
 _session: Session | None = None
 _holders: set[str] = set()
+# Of a tool that runs a script.
+_preset: dict[str, object] = {}
+
+
+def preset(settings: Mapping[str, object]) -> None:
+    """Settings for whatever session opens from now on; those of who opens it come first."""
+    _preset.clear()
+    _preset.update(settings)
 
 
 def acquire(
@@ -31,7 +39,8 @@ def acquire(
 ) -> Session:
     """Opens the session, or joins the holders of the one that is open."""
     global _session
-    texts = {name: setting_text(value) for name, value in settings.items() if value is not None}
+    given = {**_preset, **settings}
+    texts = {name: setting_text(value) for name, value in given.items() if value is not None}
     with _lock:
         if _session is None:
             _session = Session(texts, board)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from sumpter._failure import UsageError
 from sumpter.profiles import ProfileError, model
 from sumpter_lab import profiles
 from sumpter_lab.cli import record as command
-from sumpter_lab.profiles import observed, record_script
+from sumpter_lab.profiles import by_rounds, observed, record_script
 from sumpter_lab.profiles.observed import Forward, Iteration, Parameter
 from sumpter_lab.profiles.record import record
 
@@ -208,7 +209,7 @@ def test_a_script_that_ends_too_early_leaves_no_profile(run_script, tmp_path, ca
     assert run_script("4", "0") == 1
     assert "was not written: seen 1 of 6 iterations" in capfd.readouterr().err
     assert run_script("0", "7") == 7
-    assert "no module was called in training mode" in capfd.readouterr().err
+    assert "no module of PyTorch was called in training mode" in capfd.readouterr().err
     assert not (tmp_path / "out.json").exists()
     assert hooks == dict(torch_module._global_forward_pre_hooks)
 
@@ -229,3 +230,72 @@ def test_a_wrong_command_is_named(arguments, complaint) -> None:
     result = typer.testing.CliRunner().invoke(app, ["-o", "out.json", "--", *arguments])
     assert isinstance(result.exception, UsageError)
     assert complaint in str(result.exception)
+
+
+# Two gradients a step, the last layer's first, and a tensor of another kind now and then.
+ROUNDS_SCRIPT = """
+import sys, time
+import numpy as np
+import sumpter
+sumpter.init()
+gradients = {"a": np.ones(4, np.float32), "b": np.ones(100, np.float64)}
+for step in range(int(sys.argv[1])):
+    time.sleep(0.004)
+    for name in ("b", "a"):
+        sumpter.push_pull(gradients[name], name=name)
+    if step == 2:
+        sumpter.push_pull(np.ones(3, np.float32), name="metric")
+        sumpter.push_pull(np.ones(3, np.int64), name="count")
+"""
+
+
+def test_a_script_without_torch_is_recorded_by_its_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, unlaunched
+) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script, out = tmp_path / "rounds.py", tmp_path / "out.json"
+    script.write_text(ROUNDS_SCRIPT)
+    assert record_script.main([str(out), "3", "2", "", str(script), "5"]) == 1
+    said = capfd.readouterr().err
+    assert "seen 2 of 3 iterations after 2 of warm-up" in said and not out.exists()
+    assert record_script.main([str(out), "3", "2", "", str(script), "6"]) == 0
+    profile = profiles.load(out)
+    assert (profile.name, profile.source) == ("rounds", "recorded")
+    known = [(tensor.name, tensor.bytes, tensor.dtype) for tensor in profile.tensors]
+    assert [(name.split(".")[-1], *rest) for name, *rest in known] == [
+        ("a", 16, "float32"),
+        ("b", 800, "float64"),
+    ]
+    assert profile.iteration_s >= 0.004 and profile.layers[0].forward_s is None
+
+
+def test_the_backward_pass_is_two_thirds_of_an_iteration(tmp_path: Path) -> None:
+    """Steps of 12 ms, of which 1 ms is spent in rounds; gradients are 3 ms apart."""
+    events = [
+        {"name": "thread_name", "tid": 0, "args": {"name": "all_reduce.last"}},
+        {"name": "thread_name", "tid": 1, "args": {"name": "all_reduce.first"}},
+    ]
+    for step in range(4):
+        for tid, at in ((0, 1000), (1, 4000)):
+            begun = 12_000 * step + at
+            events.append({"name": "NEGOTIATE_ALLREDUCE", "tid": tid, "ts": begun, "dur": 200})
+            what = {"bytes": 8, "dtype": "float32", "round": step}
+            events.append(
+                {"name": "ALLREDUCE", "tid": tid, "ts": begun + 200, "dur": 800, "args": what}
+            )
+    # A script that was killed leaves the list open.
+    timeline = tmp_path / "timeline.json"
+    timeline.write_text(json.dumps(events)[:-1])
+    profile = by_rounds.profile_of(timeline, "toy", 2, 1)
+    assert profile.iteration_s == pytest.approx(0.011)
+    assert profile.backward_s == pytest.approx(0.011 * 2 / 3)
+    ready = {tensor.name: tensor.ready_s for tensor in profile.tensors}
+    assert ready["first"] == pytest.approx(profile.backward_s)
+    assert ready["last"] == pytest.approx(profile.backward_s - 0.003)
+    assert [layer.name for layer in profile.layers] == ["first", "last"]
+    assert [layer.backward_s for layer in profile.layers] == pytest.approx(
+        [0.003, profile.backward_s - 0.003]
+    )
+    with pytest.raises(ProfileError, match="seen 2 of 3 iterations"):
+        by_rounds.profile_of(timeline, "toy", 3, 1)

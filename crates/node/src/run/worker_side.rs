@@ -487,6 +487,7 @@ impl WorkerSide {
                 tensor,
                 name: spec.name.clone(),
                 collective: spec.collective,
+                dtype: spec.dtype,
                 bytes: *whole_bytes,
                 round,
                 submitted: since,

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde_json::{Value, json};
-use sumpter_types::{Collective, Rank, TensorId};
+use sumpter_types::{Collective, Dtype, Rank, TensorId};
 
 use crate::error::NodeError;
 
@@ -22,6 +22,7 @@ pub(crate) struct Record {
     pub tensor: TensorId,
     pub name: String,
     pub collective: Collective,
+    pub dtype: Dtype,
     pub bytes: u64,
     pub round: u64,
     pub submitted: Instant,
@@ -106,7 +107,8 @@ fn spans(record: &Record, origin: Instant, rank: Rank) -> [Value; 2] {
         json!({"ph": "X", "name": name, "pid": rank.0, "tid": record.tensor.0,
                "ts": micros(from), "dur": micros(to) - micros(from), "args": args})
     };
-    let mut args = json!({"bytes": record.bytes, "round": record.round});
+    let dtype = record.dtype.name();
+    let mut args = json!({"bytes": record.bytes, "dtype": dtype, "round": record.round});
     if record.failed {
         args["failed"] = json!(true);
     }
@@ -128,6 +130,7 @@ mod tests {
             tensor: TensorId(name.len() as u32),
             name: name.to_owned(),
             collective: Collective::AllReduce,
+            dtype: Dtype::F32,
             bytes: 4096,
             round: at_us,
             submitted: at(at_us),
@@ -163,7 +166,10 @@ mod tests {
         assert_eq!(told, expected);
         let long = |e: &&Value| (e["dur"].as_f64().unwrap().round() as u64, e["pid"].as_u64());
         assert_eq!(spans.iter().map(long).collect::<Vec<_>>()[..2], [(5, Some(3)), (20, Some(3))]);
-        assert_eq!(spans[1]["args"], json!({"bytes": 4096, "round": 10}));
-        assert_eq!(spans[3]["args"], json!({"bytes": 4096, "round": 20, "failed": true}));
+        assert_eq!(spans[1]["args"], json!({"bytes": 4096, "dtype": "float32", "round": 10}));
+        assert_eq!(
+            spans[3]["args"],
+            json!({"bytes": 4096, "dtype": "float32", "round": 20, "failed": true})
+        );
     }
 }

@@ -39,11 +39,12 @@ def record(
         str | None, typer.Option("--name", metavar="NAME", help="Of the profile (its class).")
     ] = None,
 ) -> None:
-    """Run a training script in PyTorch and write the profile of its model.
+    """Run a training script and write the profile of its model.
 
-    The model is the first module that is called in training mode. The script runs to its end, in
-    one process: with several workers the times would have their communication in them. `sumpter
-    bench replay` plays the profile.
+    The model is the first module of PyTorch that is called in training mode. A script of JAX,
+    TensorFlow or MXNet is recorded by when it begins to reduce each gradient. The script runs to
+    its end, in one process: with several workers the times would have their communication in them.
+    `sumpter bench replay` plays the profile.
     """
     from sumpter_lab.scaffold.results.output import check_writable
 

@@ -59,10 +59,10 @@ def profile_of(
 ) -> Profile:
     """The profile of some iterations: the median of each figure.
 
-    `layers` are named in forward order; `parameters` are those that got a gradient in every
-    iteration, in any order.
+    Without any call of a layer, times of the forward pass are unknown. `layers` are named in
+    forward order; `parameters` are those that got a gradient in every iteration, in any order.
     """
-    forward = [_exclusive(one, len(layers)) for one in iterations]
+    forward = [_exclusive(one, len(layers)) for one in iterations if one.calls]
     begun_s = [_backward_begin(one) for one in iterations]
     backward = [_segments(one, len(layers)) for one in iterations]
     tensors = []
@@ -84,7 +84,7 @@ def profile_of(
         layers=tuple(
             Layer(
                 layer,
-                statistics.median(times[index] for times in forward),
+                statistics.median(times[index] for times in forward) if forward else None,
                 statistics.median(times[index] for times in backward),
             )
             for index, layer in enumerate(layers)

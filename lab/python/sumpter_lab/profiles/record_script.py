@@ -1,20 +1,25 @@
 """`sumpter record` starts this: runs a script as Python would, and records its model's profile.
 
 Arguments: the output, iterations, warm-up, a name or nothing, then the script's path, or -m and a
-module, and its arguments. The model is the first module that is called in training mode.
+module, and its arguments. The model is the first module of PyTorch that is called in training mode;
+without one, the profile is made from the rounds that the script begins.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from sumpter._core import membership
 from sumpter._errors import ProfileError
+from sumpter.profiles import save
+from sumpter_lab.profiles import by_rounds
 from sumpter_lab.profiles.record import Recorder
 
 FAILURE = 1
@@ -42,28 +47,31 @@ class _Waiting:
         if self.recorder is not None:
             self.recorder.close()
 
-    def complaint(self) -> str:
-        """Why there is no profile at the end; empty if there is one."""
-        if self.recorder is None:
-            return "no module was called in training mode"
-        try:
-            return "" if self.recorder.profile else ""
-        except ProfileError as error:
-            return str(error)
-
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the script and returns the exit code."""
     output, iterations, warmup, name, *command = arguments
     waiting = _Waiting(output, int(iterations), int(warmup), name or None)
-    try:
-        code = _run(command)
-    finally:
-        waiting.close()
-    complaint = waiting.complaint()
-    if complaint:
-        print(f"sumpter record: {output} was not written: {complaint}", file=sys.stderr)
-        return code or FAILURE
+    with tempfile.TemporaryDirectory(prefix="sumpter-") as folder:
+        timeline = Path(folder) / "timeline.json"
+        membership.preset({"timeline": str(timeline)})
+        try:
+            code = _run(command)
+        finally:
+            waiting.close()
+            # Which completes the timeline, if the script has not.
+            membership.shutdown()
+            membership.preset({})
+        try:
+            if waiting.recorder is None:
+                called = name or Path(command[1] if command[0] == "-m" else command[0]).stem
+                save(by_rounds.profile_of(timeline, called, int(iterations), int(warmup)), output)
+            else:
+                # It has been written, unless that raises.
+                _ = waiting.recorder.profile
+        except ProfileError as error:
+            print(f"sumpter record: {output} was not written: {error}", file=sys.stderr)
+            return code or FAILURE
     print(f"sumpter record: wrote {output}", file=sys.stderr)
     return code
 
