@@ -101,6 +101,8 @@ struct FutureError {
 }
 
 type Unused = *const c_void;
+type SetAvailable = unsafe extern "C" fn(*mut CreateFuture) -> *mut XlaError;
+type SetError = unsafe extern "C" fn(*mut FutureError) -> *mut XlaError;
 
 /// XLA's own functions.
 #[repr(C)]
@@ -114,8 +116,8 @@ struct Api {
     // and the pool of threads.
     _others: [Unused; 12],
     create_future: Option<unsafe extern "C" fn(*mut CreateFuture) -> *mut XlaError>,
-    set_available: Option<unsafe extern "C" fn(*mut CreateFuture) -> *mut XlaError>,
-    set_error: Option<unsafe extern "C" fn(*mut FutureError) -> *mut XlaError>,
+    set_available: Option<SetAvailable>,
+    set_error: Option<SetError>,
 }
 
 /// Arguments or results.
@@ -215,7 +217,7 @@ impl CallFrame {
 
 impl Api {
     fn error(&self, message: &str) -> *mut XlaError {
-        let text = CString::new(message.replace('\0', " ")).expect("no zeros are left");
+        let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
         let mut arguments = CreateError {
             struct_size: size_of::<CreateError>(),
             extension: null_mut(),
@@ -227,11 +229,12 @@ impl Api {
     }
 
     /// Something for XLA to wait for, if this version of it can.
-    fn future(&self) -> Option<*mut Future> {
+    fn future(&'static self) -> Option<Waiting> {
         // In the table of jaxlib 0.4.37 and older they are elsewhere.
         if self.struct_size < offset_of!(Api, set_error) + size_of::<Unused>() {
             return None;
         }
+        let (set_available, set_error) = (self.set_available?, self.set_error?);
         let mut arguments = CreateFuture {
             struct_size: size_of::<CreateFuture>(),
             extension: null_mut(),
@@ -239,7 +242,9 @@ impl Api {
         };
         // SAFETY: the table is long enough to have the function.
         let error = unsafe { (self.create_future?)(&raw mut arguments) };
-        (error.is_null() && !arguments.future.is_null()).then_some(arguments.future)
+        let future = arguments.future;
+        let is_made = error.is_null() && !future.is_null();
+        is_made.then_some(Waiting { api: self, set_available, set_error, future })
     }
 }
 
@@ -251,6 +256,8 @@ pub struct XlaPromise {
 
 struct Waiting {
     api: &'static Api,
+    set_available: SetAvailable,
+    set_error: SetError,
     future: *mut Future,
 }
 
@@ -268,8 +275,7 @@ impl XlaPromise {
 impl XlaPromise {
     /// The results are in the program's memory.
     fn set(&self, py: Python<'_>) -> PyResult<()> {
-        let Waiting { api, future } = self.take()?;
-        let set_available = api.set_available.expect("as long as the table that made the future");
+        let Waiting { set_available, future, .. } = self.take()?;
         let set = SendPointer(future);
         // The rest of the program may run in this thread.
         py.detach(move || {
@@ -287,8 +293,7 @@ impl XlaPromise {
 
     /// The call has failed, for this reason.
     fn fail(&self, py: Python<'_>, message: &str) -> PyResult<()> {
-        let Waiting { api, future } = self.take()?;
-        let set_error = api.set_error.expect("as long as the table that made the future");
+        let Waiting { api, set_error, future, .. } = self.take()?;
         let (set, error) = (SendPointer(future), SendPointer(api.error(message)));
         py.detach(move || {
             let (set, error) = (set, error);
@@ -384,15 +389,13 @@ unsafe extern "C" fn finish_call(frame: *mut CallFrame) -> *mut XlaError {
         let numbers: Vec<u64> = CallFrame::buffers(&frame.arguments).map(number).collect();
         let results: Vec<usize> =
             CallFrame::buffers(&frame.results).map(|buffer| buffer.data as usize).collect();
-        let api = frame.api();
-        let future = api.future();
+        let waiting = frame.api().future();
+        let future = waiting.as_ref().map(|waiting| waiting.future);
         Python::attach(|py| {
             let text = PyBytes::new(py, frame.text());
-            let waiting = Mutex::new(future.map(|future| Waiting { api, future }));
-            let promise = match future {
-                Some(_) => Some(Py::new(py, XlaPromise { waiting })?),
-                None => None,
-            };
+            let promise = waiting
+                .map(|waiting| Py::new(py, XlaPromise { waiting: Mutex::new(Some(waiting)) }))
+                .transpose()?;
             hook(py, |hooks| &hooks.finish)?.call1(py, (text, numbers, results, promise))
         })?;
         if let Some(future) = future {

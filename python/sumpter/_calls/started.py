@@ -79,13 +79,16 @@ class Programs:
         # Of what has been started. What a program has started and never waited for, because
         # something else in it failed, is forgotten with the session.
         self._session: Session | None = None
+        self._lock = Lock()
         self._numbers = itertools.count(1)
 
     def start(self, text: bytes, address: int) -> int:
         """Starts the rounds of the array at an address, of which a copy is taken; their number."""
         session = membership.peek()
-        if session is not self._session:
-            self._session, self._started = session, {}
+        with self._lock:
+            # Threads of XLA start several arrays of a program at once.
+            if session is not self._session:
+                self._session, self._started = session, {}
         part = self._part(text)
         begun = begin(part.collective, 0, _array_at(address, part.shape, part.dtype))
         number = next(self._numbers)
