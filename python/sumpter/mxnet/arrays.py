@@ -1,6 +1,6 @@
 """MXNet's arrays as NumPy's, and back.
 
-MXNet computes in threads of its own; whoever reads an array waits until it is there.
+MXNet computes in threads of its own; reading an array blocks until it is computed.
 """
 
 from __future__ import annotations
