@@ -28,6 +28,7 @@ fuzz_target!(|data: &[u8]| {
         lane: 0,
         keeps: false,
         checksum: false,
+        placed: true,
     };
     let mut client = ClientHandshake::new(hello, [1; 32], token);
     let mut rest = data;

@@ -685,6 +685,15 @@ def codec_rates(codec: str) -> tuple[float, float, float, float]:
     Raises ConfigError, which names the codec or the argument, for what is none.
     """
 
+def fabric_networks(
+    provider: str | None = None, device: str | None = None
+) -> tuple[str | None, list[tuple[str, str, int | None, bool]], str | None, int]:
+    """What libfabric has on this machine: its version; the networks of `provider` and `device`
+    (any by default), the best first, each with the names of its provider and device, bits a second
+    if it says, and whether its hardware writes to memory itself (RDMA); why there is none, if so;
+    and the bytes that a connection registers at each end.
+    """
+
 def xla_handlers(
     version: tuple[int, int],
     start: Callable[[bytes, int], int],

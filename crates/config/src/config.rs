@@ -10,7 +10,7 @@ use sumpter_plan::{Architecture, Dealing};
 use sumpter_wire::Token;
 
 use crate::error::{ConfigError, Source};
-use crate::local::{Colocated, LocalLink};
+use crate::local::{Colocated, Fabric, LocalLink};
 use crate::machine::local_machine_id;
 
 /// The settings of one process. Each field is a row of [`SETTINGS`](crate::SETTINGS), where its
@@ -55,6 +55,9 @@ pub struct Config {
     pub placement: Dealing,
     pub colocated: Colocated,
     pub local_link: LocalLink,
+    pub fabric: Fabric,
+    pub fabric_provider: Option<String>,
+    pub fabric_device: Option<String>,
     pub bandwidth_gbps: Option<f64>,
     pub rack: Option<String>,
     pub trunk_gbps: Option<f64>,

@@ -22,7 +22,7 @@ pub use config::Config;
 pub use descriptors::make_room_for_files;
 pub use error::{ConfigError, Source};
 pub use load::{load, load_from, load_knowing};
-pub use local::{Colocated, LocalLink};
+pub use local::{Colocated, Fabric, LocalLink};
 pub use machine::{host_name, local_machine_id};
 pub use settings::{SETTINGS, Setting, TUNERS};
 pub use tenants::TenantRow;

@@ -1,4 +1,4 @@
-//! How processes of one machine reach each other.
+//! How processes reach each other, on one machine and between machines.
 
 use std::str::FromStr;
 
@@ -20,6 +20,31 @@ pub enum LocalLink {
     Shm,
     /// Over TCP, as between machines.
     Tcp,
+}
+
+/// How the bytes of tensors go between machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fabric {
+    /// Placed in the peer's memory where both ends have hardware for it, else over TCP.
+    #[default]
+    Auto,
+    /// Over TCP.
+    Tcp,
+    /// Placed, by libfabric, or not at all.
+    Libfabric,
+}
+
+impl FromStr for Fabric {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            "tcp" => Ok(Self::Tcp),
+            "libfabric" => Ok(Self::Libfabric),
+            _ => Err(()),
+        }
+    }
 }
 
 impl FromStr for Colocated {

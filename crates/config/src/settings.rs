@@ -402,6 +402,38 @@ pub const SETTINGS: &[Setting] = &[
         put: |c, v| v.parse().ok().map(|x| c.local_link = x),
     },
     Setting {
+        name: "fabric",
+        env: "SUMPTER_FABRIC",
+        unit: "",
+        default: "auto",
+        range: "auto, tcp or libfabric",
+        doc: "How the bytes of tensors go between machines: over TCP, or placed in the peer's \
+              registered memory (RDMA) by libfabric, which must be installed. auto: placed where \
+              both ends have an RDMA device or name a provider, else TCP. libfabric: an error \
+              where that cannot be had. Placed bytes are not encrypted.",
+        put: |c, v| v.parse().ok().map(|x| c.fabric = x),
+    },
+    Setting {
+        name: "fabric_provider",
+        env: "SUMPTER_FABRIC_PROVIDER",
+        unit: "",
+        default: "",
+        range: "the name of a provider of libfabric",
+        doc: "The provider of libfabric to use, such as verbs, efa or tcp; `sumpter doctor` lists \
+              them. Default: the best one.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.fabric_provider = Some(x)),
+    },
+    Setting {
+        name: "fabric_device",
+        env: "SUMPTER_FABRIC_DEVICE",
+        unit: "",
+        default: "",
+        range: "the name of a device",
+        doc: "The device of libfabric to use, such as mlx5_0. Default: the one with the address \
+              of the connection.",
+        put: |c, v| word(v, NAME_LIMIT).map(|x| c.fabric_device = Some(x)),
+    },
+    Setting {
         name: "bandwidth_gbps",
         env: "SUMPTER_BANDWIDTH_GBPS",
         unit: "Gb/s",

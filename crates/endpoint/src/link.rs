@@ -31,6 +31,15 @@ pub struct Readiness {
     pub ended: bool,
 }
 
+/// How a connection goes on after the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upgrade {
+    /// Whether this side opened it.
+    pub dialled: bool,
+    /// Whether both ends would place bytes in each other's memory, if they find a way to.
+    pub placed: bool,
+}
+
 /// One connection to another process. Readiness is edge-triggered: a call that returns 0 promises
 /// an event when there is more to do.
 ///
@@ -69,14 +78,29 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Continues after the handshake, perhaps over other means than the socket; `dialled` says
-    /// whether this side opened the connection.
+    /// Continues after the handshake, perhaps over other means than the socket.
     ///
     /// # Errors
     /// What the operating system says.
-    fn upgrade(&mut self, dialled: bool) -> io::Result<()> {
-        let _ = dialled;
+    fn upgrade(&mut self, upgrade: Upgrade) -> io::Result<()> {
+        let _ = upgrade;
         Ok(())
+    }
+
+    /// Whether the means that [`upgrade`](Self::upgrade) found have been tried, so that nothing
+    /// can be lost any more by taking others.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// The network in which bytes are placed, if they are.
+    fn network(&self) -> Option<String> {
+        None
+    }
+
+    /// Why bytes are not placed though that was wanted; told once.
+    fn take_fallback(&mut self) -> Option<String> {
+        None
     }
 
     /// Lets the peer be about so many bytes ahead of what has been read here, or as far as the

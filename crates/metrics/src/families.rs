@@ -154,6 +154,8 @@ families! {
         "Tensors that a codec encodes on their way, chosen by auto or given.");
     EVENT_LOOPS = gauge(Worker, "sumpter_event_loops", "",
         "Event loops of the worker (io_threads).");
+    PLACED = counter(Member, "sumpter_placed_connections", "",
+        "Connections made so far whose bytes are placed in the peer's memory by libfabric.");
     OPERATIONS = gauge(Worker, "sumpter_operations", "",
         "Operations under way.");
     QUEUED_PARTITIONS = gauge(Worker, "sumpter_queued_partitions", "",

@@ -205,6 +205,7 @@ static PLAIN: &[(&str, &Family)] = &[
     ("rack_hubs", &RACK_HUBS),
     ("compressed_tensors", &COMPRESSED),
     ("event_loops", &EVENT_LOOPS),
+    ("placed_connections", &PLACED),
     ("operations", &OPERATIONS),
     ("queued_partitions", &QUEUED_PARTITIONS),
     ("queued_bytes", &QUEUED),

@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 35] = [
+const COUNTERS: [&str; 36] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -28,6 +28,7 @@ const COUNTERS: [&str; 35] = [
     "lane_memory_bytes",
     "lane_waiting_partitions",
     "broken_connections",
+    "placed_connections",
     "refused_connections",
     "wait_send_s",
     "wait_results_s",

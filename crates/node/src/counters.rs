@@ -87,6 +87,8 @@ pub(crate) struct Counters {
     pub pauses: u64,
     /// Established connections that broke.
     pub broken: u64,
+    /// Connections whose bytes are placed in the peer's memory.
+    pub placed: u64,
     /// Strangers' connections that were turned away.
     pub refused: u64,
 }
@@ -179,7 +181,7 @@ impl Counters {
     pub(crate) fn report(&self, around: &Surroundings<'_>) -> Stats {
         let Surroundings { lane, elapsed, .. } = around;
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let counters: [(&str, f64); 21] = [
+        let counters: [(&str, f64); 22] = [
             ("bytes_sent", self.bytes_sent as f64),
             ("bytes_received", self.bytes_received as f64),
             ("bytes_sent_away", self.away_sent as f64),
@@ -200,6 +202,7 @@ impl Counters {
             ("lane_memory_bytes", around.lane_bytes as f64),
             ("lane_waiting_partitions", around.lane_waiting as f64),
             ("broken_connections", self.broken as f64),
+            ("placed_connections", self.placed as f64),
             ("refused_connections", self.refused as f64),
         ];
         let late = lane.late.iter().map(|(rank, (count, waited))| Late {

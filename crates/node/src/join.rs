@@ -16,6 +16,7 @@ use sumpter_wire::Token;
 use crate::cluster::interfaces::{Interface, Interfaces};
 use crate::cluster::paths::Sources;
 use crate::error::NodeError;
+use crate::fabric::{PlacedNetwork, placed_network};
 use crate::speeds::speeds;
 
 /// Where a lane can be reached, and where its process connects from.
@@ -30,6 +31,8 @@ pub(crate) struct Listeners {
     pub sources: Sources,
     /// What connections over TCP are encrypted with, if they are.
     pub tls: Option<TlsConfig>,
+    /// Where bytes are placed in peers' memory, if they are.
+    pub network: Option<PlacedNetwork>,
 }
 
 /// Back-off while the coordinator's name is unknown, initial and maximal. No event announces names.
@@ -146,7 +149,8 @@ pub(crate) fn lane_listeners(
         true => Sources { interfaces: used, own: own.len() },
         false => Sources::default(),
     };
-    Ok(Listeners { tcp, unix, view, sources, tls })
+    let network = placed_network(config)?;
+    Ok(Listeners { tcp, unix, view, sources, tls, network })
 }
 
 /// What a process encrypts its data connections with, if it does.

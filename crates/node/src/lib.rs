@@ -16,6 +16,7 @@ mod completion;
 mod counters;
 mod error;
 mod event_loop;
+mod fabric;
 mod join;
 mod metrics;
 mod recording;

@@ -10,12 +10,14 @@
 //! | [`TcpLink`] | two processes | the kernel's two |
 //! | [`TlsLink`] | the same, encrypted | the kernel's, and two more each way |
 //! | [`in_process`] | a worker and its colocated lane, in one event loop | one |
+//! | [`FabricLink`] | two processes, by libfabric (RDMA) | one in, one out |
 //! | [`ShmLink`] | two processes of one machine | one in, one out |
 //! | [`SimLink`] | two endpoints in a test | two |
 
 // What threads and processes share takes its atomics from here: `tests/loom.rs` has others.
 use std::sync;
 
+mod fabric;
 mod in_process;
 mod memory;
 mod shm;
@@ -24,6 +26,7 @@ mod tcp;
 mod tls;
 mod turns;
 
+pub use fabric::FabricLink;
 pub use in_process::in_process;
 pub use memory::TensorMemory;
 pub use shm::{DEFAULT_RING_BYTES, ShmLink, unix_connect, unix_listen};

@@ -43,6 +43,11 @@ impl TcpLink {
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(TcpLink { stream, readable: false, writable: false, ending: false })
     }
+
+    /// The address of this end, once it is connected.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.stream.local_addr().ok().map(|address| address.ip())
+    }
 }
 
 /// A sender waits for its persist timer, 200 ms and more, while less than a segment fits the window

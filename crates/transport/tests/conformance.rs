@@ -4,11 +4,12 @@
 
 mod carriers;
 mod certificates;
+mod placed;
 mod scripted;
 
 use std::time::Duration;
 
-use carriers::{Carrier, InProcess, Shm, Sim, Tcp, Tls};
+use carriers::{Carrier, Fabric, InProcess, Shm, Sim, Tcp, Tls, carry, has_provider};
 use scripted::Scripted;
 use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
@@ -27,6 +28,8 @@ macro_rules! on_every_transport {
         mod shm { $(#[test] fn $test() { super::$test(super::Shm::new); })* }
         mod in_process { $(#[test] fn $test() { super::$test(super::InProcess::new); })* }
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
+        mod fabric_tcp { $(#[test] fn $test() { super::over("tcp", super::$test); })* }
+        mod fabric_shm { $(#[test] fn $test() { super::over("shm", super::$test); })* }
     };
 }
 
@@ -39,12 +42,13 @@ on_every_transport!(
     a_round_of_the_engine_gives_the_sum,
 );
 
-fn carry<C: Carrier>(carrier: &mut C, a: &mut Scripted, b: &mut Scripted) {
-    let mut idle = 0;
-    while !(a.is_done() && b.is_done()) {
-        let moved = carrier.step(a, b).expect("no violation");
-        idle = if moved { 0 } else { idle + 1 };
-        assert!(idle < PATIENCE, "stuck: {a:?}, {b:?}");
+/// A test over placed writes, if this provider is here.
+fn over(provider: &str, test: fn(fn() -> Fabric)) {
+    if has_provider(provider) {
+        test(match provider {
+            "tcp" => || Fabric::over("tcp"),
+            _ => || Fabric::over("shm"),
+        });
     }
 }
 

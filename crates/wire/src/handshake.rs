@@ -25,6 +25,8 @@ const MAX_REASON_BYTES: usize = 512;
 const REPLY_CHALLENGE: u16 = 1;
 const REPLY_ACCEPTED: u16 = 2;
 const REPLY_REFUSED: u16 = 3;
+/// As accepted; and both ends tell next what memory of theirs may be written to.
+const REPLY_PLACED: u16 = 4;
 
 /// Who a client says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +45,14 @@ pub struct Hello {
     pub keeps: bool,
     /// Whether frames carry checksums, both ways.
     pub checksum: bool,
+    /// Whether the client would place bytes in the lane's memory (RDMA).
+    pub placed: bool,
 }
 
 /// Bits of the hello's last word.
 const FLAG_KEEPS: u32 = 1;
 const FLAG_CHECKSUM: u32 = 2;
+const FLAG_PLACED: u32 = 4;
 
 /// Why a connection was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,7 +154,7 @@ enum ClientStage {
     ReplyHeader { proven: bool },
     Challenge,
     Reason,
-    Finished,
+    Finished { placed: bool },
 }
 
 impl ClientHandshake {
@@ -173,6 +178,19 @@ impl ClientHandshake {
         self.token = rekeyed(self.token.clone());
     }
 
+    /// Whether this end would place bytes in the lane's memory.
+    #[must_use]
+    pub fn would_place(&self) -> bool {
+        decode_hello(&self.hello).placed
+    }
+
+    /// Whether the lane has accepted, and both ends tell next what memory of theirs may be
+    /// written to.
+    #[must_use]
+    pub fn places(&self) -> bool {
+        self.stage == ClientStage::Finished { placed: true }
+    }
+
     /// Takes `n` bytes received into [`space`](Self::space); true once the lane has accepted.
     ///
     /// # Errors
@@ -185,7 +203,7 @@ impl ClientHandshake {
             ClientStage::Reason => {
                 Err(HandshakeError::Refused(String::from_utf8_lossy(&message).into_owned()))
             }
-            ClientStage::Finished => Err(HandshakeError::Broken("bytes after the verdict")),
+            ClientStage::Finished { .. } => Err(HandshakeError::Broken("bytes after the verdict")),
         }
     }
 
@@ -198,8 +216,8 @@ impl ClientHandshake {
                 self.exchange.expect(CHALLENGE_BYTES);
                 Ok(false)
             }
-            REPLY_ACCEPTED if proven && length == 0 => {
-                self.stage = ClientStage::Finished;
+            REPLY_ACCEPTED | REPLY_PLACED if proven && length == 0 => {
+                self.stage = ClientStage::Finished { placed: status == REPLY_PLACED };
                 Ok(true)
             }
             REPLY_REFUSED if (1..=MAX_REASON_BYTES).contains(&length) => {
@@ -207,7 +225,7 @@ impl ClientHandshake {
                 self.exchange.expect(length);
                 Ok(false)
             }
-            REPLY_CHALLENGE | REPLY_ACCEPTED | REPLY_REFUSED => {
+            REPLY_CHALLENGE | REPLY_ACCEPTED | REPLY_REFUSED | REPLY_PLACED => {
                 Err(HandshakeError::Broken("a reply out of order or of the wrong length"))
             }
             _ => Err(HandshakeError::NotSumpter),
@@ -299,9 +317,10 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Tells the client that it is in.
-    pub fn accept(&mut self) {
-        self.exchange.say(&reply_header(REPLY_ACCEPTED, 0));
+    /// Tells the client that it is in, and whether both ends place bytes.
+    pub fn accept(&mut self, placed: bool) {
+        let reply = if placed { REPLY_PLACED } else { REPLY_ACCEPTED };
+        self.exchange.say(&reply_header(reply, 0));
     }
 
     /// Tells the client why it is not; the reason is cut to what fits.
@@ -332,7 +351,8 @@ fn encode_hello(hello: &Hello, nonce: &Nonce) -> Vec<u8> {
     out.extend_from_slice(&hello.rank.0.to_le_bytes());
     out.extend_from_slice(&hello.world_size.to_le_bytes());
     out.extend_from_slice(&hello.epoch.0.to_le_bytes());
-    let flags = [(hello.keeps, FLAG_KEEPS), (hello.checksum, FLAG_CHECKSUM)];
+    let flags =
+        [(hello.keeps, FLAG_KEEPS), (hello.checksum, FLAG_CHECKSUM), (hello.placed, FLAG_PLACED)];
     let flags: u32 = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
     out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(nonce);
@@ -351,5 +371,6 @@ fn decode_hello(bytes: &[u8]) -> Hello {
         epoch: Epoch(word(32)),
         keeps: word(36) & FLAG_KEEPS != 0,
         checksum: word(36) & FLAG_CHECKSUM != 0,
+        placed: word(36) & FLAG_PLACED != 0,
     }
 }

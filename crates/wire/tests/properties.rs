@@ -325,6 +325,7 @@ fn hellos() -> impl Strategy<Value = Hello> {
             lane,
             keeps: lane % 2 == 1,
             checksum: lane % 3 == 1,
+            placed: lane % 5 < 2,
         }
     })
 }
@@ -350,7 +351,7 @@ fn shake(
                 Ok(None) => {}
                 Ok(Some(hello)) => {
                     seen = Ok(hello);
-                    server.accept();
+                    server.accept(hello.placed);
                 }
                 Err(error) => return (Err(error), Ok(false)),
             }
@@ -362,7 +363,11 @@ fn shake(
         if n > 0 {
             match client.filled(n) {
                 Ok(false) => {}
-                outcome => return (seen, outcome),
+                outcome => {
+                    let would = seen.as_ref().is_ok_and(|hello| hello.placed);
+                    assert_eq!(client.places(), would && outcome == Ok(true));
+                    return (seen, outcome);
+                }
             }
         }
     }
@@ -379,6 +384,7 @@ fn a_recorded_proof_is_worthless_against_another_nonce() {
         lane: 0,
         keeps: false,
         checksum: false,
+        placed: false,
     };
     let mut client = ClientHandshake::new(hello, [1; 32], token.clone());
     let said = client.pending().to_vec();
@@ -418,6 +424,7 @@ fn another_version_is_refused_with_both_versions_named() {
         lane: 0,
         keeps: false,
         checksum: false,
+        placed: false,
     };
     let client = ClientHandshake::new(hello, [1; 32], token.clone());
     let mut said = client.pending().to_vec();
@@ -442,6 +449,7 @@ fn a_run_that_is_not_known_is_refused_before_anything_is_proved() {
         lane: 0,
         keeps: false,
         checksum: false,
+        placed: false,
     };
     let client = ClientHandshake::new(hello, [1; 32], token);
     let mut server = ServerHandshake::new([2; 32]);

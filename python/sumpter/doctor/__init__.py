@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sumpter.doctor import gpu, limits, network, processor, selftest, settings, versions
+from sumpter.doctor import fabric, gpu, limits, network, processor, selftest, settings, versions
 from sumpter.doctor.finding import ERROR, NOTE, OK, WARNING, Check, Finding
 from sumpter.doctor.probe import Probe
 
@@ -33,6 +33,7 @@ def examine(probe: Probe, self_test: bool = True) -> Iterator[Part]:
         network.check_host_name,
         network.check_coordinator,
         network.check_ports,
+        fabric.check_fabric,
     )
     yield _part(
         "Limits",

@@ -62,20 +62,21 @@ def _descriptors(workers: int, servers: int, lanes: int, loops: int) -> int:
 
 
 def check_locked_memory(probe: Probe) -> list[Finding]:
-    """Locked memory: only network cards that read memory by themselves need it."""
+    """Locked memory: only network cards that read and write memory by themselves need it."""
     limit = probe.limit("RLIMIT_MEMLOCK")
     if limit is None:
         return []
     soft, _ = limit
     said = f"{_bytes(soft)} may be locked"
     cards = probe.entries("/sys/class/infiniband")
-    if soft == -1 or not cards:
+    if soft == -1 or not cards or probe.environment.get("SUMPTER_FABRIC") == "tcp":
         return [ok("locked memory", f"{said}; TCP and shared memory lock none")]
+    *_, registered = probe.networks(None, None)
     return [
-        note(
+        warning(
             "locked memory",
-            f"{said}, and there is RDMA hardware ({', '.join(cards)}): Sumpter does not use it "
-            "yet, but MPI or NCCL beside it will want more",
+            f"{said}, and there is RDMA hardware ({', '.join(cards)}): a connection registers "
+            f"{_bytes(registered)}, so that this is enough for {soft // registered} lanes",
             "ulimit -l unlimited; for a service LimitMEMLOCK=infinity; for Docker "
             "--ulimit memlock=-1",
         )

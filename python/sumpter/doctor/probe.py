@@ -27,6 +27,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from sumpter import _native
+
 _SIOCGIFCONF = 0x8912
 # struct ifreq: the name, then the kind, port and number of an address, then what fills a union.
 _IFREQ = struct.Struct("16sHH4s16x")
@@ -152,6 +154,12 @@ class Probe:
             return sorted(os.listdir(folder))
         except OSError:
             return []
+
+    def networks(
+        self, provider: str | None, device: str | None
+    ) -> tuple[str | None, list[tuple[str, str, int | None, bool]], str | None, int]:
+        """What libfabric has of a provider and a device: see _native.fabric_networks."""
+        return _native.fabric_networks(provider, device)
 
     def limit(self, name: str) -> tuple[int, int] | None:
         """The soft and hard limit of this name of module resource; -1 means unlimited."""

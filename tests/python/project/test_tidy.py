@@ -21,7 +21,7 @@ FILES_PER_FOLDER = 20
 
 # Raw memory: kernels, sockets' vectors, tensors of other processes' runtimes, the Python seam.
 UNSAFE_CRATES = {
-    *("crates/sum", "crates/transport", "crates/node", "crates/python"),
+    *("crates/fabric", "crates/sum", "crates/transport", "crates/node", "crates/python"),
     "lab/crates/python",
 }
 

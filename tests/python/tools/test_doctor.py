@@ -19,6 +19,7 @@ from sumpter.doctor import (
     OK,
     WARNING,
     Finding,
+    fabric,
     gpu,
     limits,
     network,
@@ -50,6 +51,9 @@ NEW_TORCH: dict[str, Any] = {
 }
 
 
+Networks = tuple[str | None, list[tuple[str, str, int | None, bool]], str | None, int]
+
+
 class Machine(Probe):
     """A machine in good order that a test changes."""
 
@@ -59,6 +63,7 @@ class Machine(Probe):
         self.files: dict[str, str] = {}
         self.folders: dict[str, list[str]] = {}
         self.limits: dict[str, tuple[int, int]] = {}
+        self.libfabric: Networks = (None, [], "libfabric is not installed", 1)
         self.spaces: dict[str, tuple[int, int]] = {}
         self.hosts: dict[str, list[str]] = {"here": ["10.0.0.1"], "far": ["10.0.0.9"]}
         self.routes: dict[str, str] = {"10.0.0.9": "10.0.0.1"}
@@ -85,6 +90,12 @@ class Machine(Probe):
 
     def entries(self, folder: str) -> list[str]:
         return self.folders.get(folder, [])
+
+    def networks(self, provider: str | None, device: str | None) -> Networks:
+        version, networks, reason, registered = self.libfabric
+        wanted = [n for n in networks if provider in (None, n[0]) and device in (None, n[1])]
+        missing = None if wanted else reason or f"no provider `{provider}`"
+        return version, wanted, missing, registered
 
     def limit(self, name: str) -> tuple[int, int] | None:
         return self.limits.get(name)
@@ -350,12 +361,38 @@ def test_open_files_must_suffice_for_the_job(
     says(limits.check_descriptors(machine)[0], state, *words)
 
 
+def test_placed_writes_are_what_the_settings_and_the_hardware_allow() -> None:
+    verbs, tcp = ("verbs;ofi_rxm", "mlx5_0", int(1e11), True), ("tcp", "eth0", None, False)
+    machine = Machine()
+    says(fabric.check_fabric(machine)[0], OK, "no RDMA device here", "over TCP")
+    machine.folders["/sys/class/infiniband"] = ["mlx5_0"]
+    says(fabric.check_fabric(machine)[0], NOTE, "mlx5_0", "not installed", "fabric = tcp")
+    machine.libfabric = ("1.17", [verbs, tcp], None, 1)
+    words = ("verbs;ofi_rxm (mlx5_0, 100 Gb/s, RDMA), tcp (eth0)", "jobs take verbs;ofi_rxm")
+    says(fabric.check_fabric(machine)[0], OK, "libfabric 1.17 has", *words)
+    machine.libfabric = ("1.17", [tcp], None, 1)
+    says(fabric.check_fabric(machine)[0], OK, "none is RDMA", "over TCP")
+    machine.environment["SUMPTER_FABRIC"] = "libfabric"
+    says(fabric.check_fabric(machine)[0], OK, "jobs take tcp (eth0)")
+    machine.environment["SUMPTER_FABRIC_PROVIDER"] = "efa"
+    says(fabric.check_fabric(machine)[0], ERROR, "no provider `efa`", "fabric = auto")
+    machine.environment["SUMPTER_FABRIC"] = "auto"
+    says(fabric.check_fabric(machine)[0], NOTE, "no provider `efa`")
+    machine.environment["SUMPTER_FABRIC"] = "tcp"
+    says(fabric.check_fabric(machine)[0], OK, "fabric = tcp")
+
+
 def test_locked_memory_matters_only_beside_rdma() -> None:
     machine = Machine()
     machine.limits["RLIMIT_MEMLOCK"] = (64 << 10, 64 << 10)
     says(limits.check_locked_memory(machine)[0], OK, "64 KiB")
     machine.folders["/sys/class/infiniband"] = ["mlx5_0"]
-    says(limits.check_locked_memory(machine)[0], NOTE, "mlx5_0", "ulimit -l unlimited")
+    machine.libfabric = ("1.17", [("verbs", "mlx5_0", int(1e11), True)], None, 16 << 10)
+    words = ("mlx5_0", "enough for 4 lanes", "ulimit -l unlimited")
+    says(limits.check_locked_memory(machine)[0], WARNING, *words)
+    machine.environment["SUMPTER_FABRIC"] = "tcp"
+    says(limits.check_locked_memory(machine)[0], OK, "lock none")
+    del machine.environment["SUMPTER_FABRIC"]
     machine.limits["RLIMIT_MEMLOCK"] = (-1, -1)
     says(limits.check_locked_memory(machine)[0], OK, "any amount")
 

@@ -5,6 +5,7 @@
 //! [`WorkerSide`]. Other threads reach all of it by commands only.
 
 pub(crate) mod greeting;
+mod handshakes;
 pub(crate) mod lane_side;
 pub(crate) mod socket;
 pub(crate) mod sockets;
@@ -22,13 +23,13 @@ use sumpter_membership::{LaneView, MemberEvent};
 use sumpter_observe::Recording;
 use sumpter_transport::{in_process, is_silence, readiness};
 use sumpter_types::{JobId, Stats};
-use sumpter_wire::{HandshakeError, Hello};
+use sumpter_wire::Hello;
 
 use crate::command::Command;
 use crate::counters::{OfClient, Report, Surroundings};
 use crate::error::{NodeError, OpError};
 use crate::event_loop::lane_side::LaneSide;
-use crate::event_loop::socket::{GreetError, Phase, ToLane, drive_client, drive_server, flush};
+use crate::event_loop::socket::{Phase, ToLane};
 use crate::event_loop::sockets::{LISTENER, Sockets, UNIX_LISTENER, WAKER, Way};
 use crate::join::Listeners;
 use crate::recording::{answer as answer_trace, of_client};
@@ -232,7 +233,9 @@ impl EventLoop {
         let lane = to.lane;
         let paths = run.paths(lane, &self.sockets.sources);
         let path = paths[run.dials().begin(lane, paths.len())];
-        let hello = (run.hello(lane), run.key());
+        let placed = self.sockets.network.is_some() && run.is_away(lane);
+        let placed = placed && run.dials().may_place(lane);
+        let hello = (Hello { placed, ..run.hello(lane) }, run.key());
         let shared = self.config.local_link == LocalLink::Shm && !run.is_away(lane);
         let way = Way {
             path,
@@ -274,6 +277,12 @@ impl EventLoop {
     /// Does what is due: dials lanes again, gives up on handshakes, reports.
     fn tend(&mut self, now: Instant) {
         for index in self.sockets.overdue(now) {
+            let Some(socket) = self.sockets.get(index) else { continue };
+            if let Phase::ToLane(_) | Phase::FromWorker(_) = socket.phase {
+                let silent = "the network in which bytes are placed does not answer";
+                self.disconnect(index, &LinkError::Io(io::Error::other(silent)));
+                continue;
+            }
             let Some(socket) = self.sockets.remove(index) else { continue };
             if let Phase::Dialing { to, .. } = socket.phase {
                 if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
@@ -421,6 +430,7 @@ impl EventLoop {
     ) {
         match (sent, received) {
             (Ok(sent), Ok(received)) => {
+                self.settle_link(index);
                 let away = self.sockets.get(index).is_some_and(|socket| socket.away);
                 self.report.counters.sent(sent, away);
                 self.report.counters.received(received.bytes, away);
@@ -449,6 +459,9 @@ impl EventLoop {
         let broken = matches!(error, LinkError::Violation(_) | LinkError::Tls(_));
         match socket.phase {
             Phase::ToLane(to) => {
+                if !socket.link.is_settled() {
+                    self.cannot_place(to, error);
+                }
                 self.judge_path(to, error);
                 let tensor = violation.and_then(|v| v.corrupted_tensor());
                 let run = self.worker_side.run();
@@ -470,65 +483,6 @@ impl EventLoop {
                 self.lane_side.close(conn);
             }
             Phase::Dialing { .. } | Phase::Greeting(_) => {}
-        }
-    }
-
-    fn advance_greeting(&mut self, index: usize) {
-        let Some(socket) = self.sockets.get(index) else { return };
-        let Phase::Greeting(handshake) = &mut socket.phase else { return };
-        let key_of = |job| self.lane_side.key_of(job);
-        match drive_server(socket.link.as_mut(), handshake, key_of) {
-            Ok(None) => {}
-            Ok(Some(hello)) => self.admit(index, &hello),
-            Err(GreetError::Link(LinkError::Closed)) => drop(self.sockets.remove(index)),
-            // A peer may know of the start before this lane does; it dials again.
-            Err(GreetError::Handshake(HandshakeError::UnknownJob)) => self.refuse(index),
-            Err(error) => {
-                tracing::warn!(peer = %socket.peer, %error, "a connection was refused");
-                self.report.counters.refused += 1;
-                self.refuse(index);
-            }
-        }
-    }
-
-    /// Sends what a handshake says last, and closes.
-    fn refuse(&mut self, index: usize) {
-        let Some(socket) = self.sockets.remove(index) else { return };
-        let (Phase::Greeting(mut handshake), mut link) = (socket.phase, socket.link) else {
-            return;
-        };
-        // The few bytes of a refusal fit any socket's buffer.
-        let _ = flush(link.as_mut(), &mut handshake);
-        let _ = link.finish_sending();
-    }
-
-    fn admit(&mut self, index: usize, hello: &Hello) {
-        let verdict = self.lane_side.open(hello);
-        let Some(socket) = self.sockets.get(index) else { return };
-        let Phase::Greeting(handshake) = &mut socket.phase else { return };
-        match verdict {
-            Err(reason) => {
-                tracing::debug!(peer = %socket.peer, %reason, "a connection was refused");
-                handshake.refuse(&reason);
-                self.refuse(index);
-            }
-            Ok((conn, old)) => {
-                handshake.accept();
-                // As above: an acceptance is four bytes.
-                let _ = flush(socket.link.as_mut(), handshake);
-                // Nothing is sent here: a link that continues elsewhere waits for the other end.
-                let _ = socket.link.upgrade(false);
-                socket.phase = Phase::FromWorker(conn);
-                socket.away = self.lane_side.is_away(hello);
-                socket.deadline = None;
-                self.sockets.greeted(index);
-                self.sockets.assign(index, hello.job.run(), self.lane_side.weight_of(hello.job));
-                if let Some(stale) = old.and_then(|old| self.lane_side.detach(old)) {
-                    self.sockets.remove(stale);
-                }
-                self.lane_side.attach(conn, index);
-                self.advance(index);
-            }
         }
     }
 
@@ -708,50 +662,6 @@ impl EventLoop {
             match self.poll.poll(events, Some(pause)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return,
                 _ => self.serve(events),
-            }
-        }
-    }
-
-    fn advance_dialing(&mut self, index: usize) {
-        let Some(socket) = self.sockets.get(index) else { return };
-        let Phase::Dialing { to, handshake, limit } = &mut socket.phase else { return };
-        let to = *to;
-        let outcome = match socket.link.check_connected() {
-            // Not there yet; another event will come.
-            Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
-            Err(e) => Err(GreetError::Link(LinkError::Io(e))),
-            Ok(()) => {
-                socket.deadline = Some(*limit);
-                drive_client(socket.link.as_mut(), handshake)
-            }
-        };
-        let outcome = outcome.and_then(|through| {
-            if through {
-                socket.link.upgrade(true).map_err(LinkError::Io)?;
-            }
-            Ok(through)
-        });
-        match outcome {
-            Ok(false) => {}
-            Ok(true) => {
-                socket.phase = Phase::ToLane(to);
-                socket.deadline = None;
-                if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
-                    socket.away = run.is_away(to.lane);
-                    run.dials().succeeded(to.lane);
-                    run.client().connected(to.lane);
-                }
-                if self.server_hubs.get_mut(to.job).is_some() {
-                    self.sockets.assign(index, to.job.run(), self.lane_side.weight_of(to.job));
-                }
-                self.advance(index);
-            }
-            Err(error) => {
-                self.sockets.remove(index);
-                if let GreetError::Link(error) = &error {
-                    self.judge_path(to, error);
-                }
-                self.dial_failed(to, &error.to_string(), error.is_permanent());
             }
         }
     }

@@ -47,6 +47,12 @@ pub(crate) enum GreetError {
     Handshake(#[from] HandshakeError),
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// Bytes are to be placed, and the other end does not.
+    #[error(
+        "fabric = libfabric here, and the peer places no bytes: its fabric is tcp, or it has no \
+         libfabric (`sumpter doctor` there says why)"
+    )]
+    NotPlaced,
 }
 
 impl GreetError {
@@ -58,6 +64,7 @@ impl GreetError {
                 HandshakeError::Token | HandshakeError::Version { .. } | HandshakeError::NotSumpter
             ),
             GreetError::Link(LinkError::Tls(error)) => error.is_permanent(),
+            GreetError::NotPlaced => true,
             GreetError::Link(_) => false,
         }
     }

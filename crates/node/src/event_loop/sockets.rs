@@ -9,7 +9,7 @@ use mio::{Interest, Registry, Token};
 use sumpter_coordinator::{Origin, Shares};
 use sumpter_endpoint::Link;
 use sumpter_transport::{
-    ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, limit_silence, unix_connect,
+    FabricLink, ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, limit_silence, unix_connect,
 };
 use sumpter_types::JobId;
 use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
@@ -17,6 +17,7 @@ use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 use crate::cluster::paths::{NetworkPath, Sources};
 use crate::event_loop::greeting::Greeting;
 use crate::event_loop::socket::{Phase, Socket, ToLane};
+use crate::fabric::PlacedNetwork;
 use crate::join::Listeners;
 
 pub(crate) const WAKER: Token = Token(0);
@@ -25,7 +26,7 @@ pub(crate) const UNIX_LISTENER: Token = Token(2);
 const FIRST: usize = 3;
 
 /// A handshake takes two round trips; a peer that needs longer is gone, or slow on purpose.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Bytes that all connections of a lane may have on their way to it where several jobs share it.
 /// Enough to keep a link of 10 Gb/s busy with a delay of 800 us; and little beside what switches
@@ -47,6 +48,8 @@ pub(crate) struct Sockets {
     table: Vec<Option<Socket>>,
     greeting: Greeting,
     tls: Option<TlsConfig>,
+    /// Where bytes are placed, if they are.
+    pub network: Option<PlacedNetwork>,
     /// Where connections may leave from.
     pub sources: Sources,
     /// Sockets that can move bytes.
@@ -65,7 +68,7 @@ pub(crate) struct Way {
 
 impl Sockets {
     pub(crate) fn new(registry: Registry, listeners: Listeners) -> io::Result<Sockets> {
-        let Listeners { tcp: mut listeners, mut unix, sources, tls, .. } = listeners;
+        let Listeners { tcp: mut listeners, mut unix, sources, tls, network, .. } = listeners;
         for listener in &mut listeners {
             registry.register(listener, LISTENER, Interest::READABLE)?;
         }
@@ -73,7 +76,7 @@ impl Sockets {
             registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
         }
         let (table, greeting, turns) = Default::default();
-        Ok(Sockets { registry, listeners, unix, table, greeting, tls, sources, turns })
+        Ok(Sockets { registry, listeners, unix, table, greeting, tls, network, sources, turns })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -110,9 +113,9 @@ impl Sockets {
         loop {
             match self.listeners[listener].accept() {
                 Ok((stream, peer)) => {
-                    let tls = self.tls.clone();
+                    let (tls, network) = (self.tls.clone(), self.network.clone());
                     let link = |token, registry: &_| match &tls {
-                        None => tcp(stream, registry, token),
+                        None => tcp(stream, registry, token, network),
                         Some(tls) => encrypted(TlsLink::server, stream, registry, token, tls),
                     };
                     self.greet(link, peer.to_string(), Shares::origin(peer.ip()));
@@ -170,9 +173,9 @@ impl Sockets {
         if let Some(limit) = silence {
             limit_silence(&stream, limit)?;
         }
-        let tls = self.tls.clone();
+        let (tls, network) = (self.tls.clone(), self.network.clone().filter(|_| hello.placed));
         let link = |token, registry: &_| match &tls {
-            None => tcp(stream, registry, token),
+            None => tcp(stream, registry, token, network),
             Some(tls) => encrypted(TlsLink::client, stream, registry, token, tls),
         };
         let index = self.insert(link, phase, to.to_string())?;
@@ -261,10 +264,20 @@ impl Sockets {
     }
 }
 
-fn tcp(stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Box<dyn Link>> {
+/// A TCP connection, which may go on in a network in which bytes are placed.
+fn tcp(
+    stream: TcpStream,
+    registry: &Registry,
+    token: Token,
+    network: Option<PlacedNetwork>,
+) -> io::Result<Box<dyn Link>> {
     // Fails while the connection is being made; it is set again when it is there.
     let _ = stream.set_nodelay(true);
-    Ok(Box::new(TcpLink::new(stream, registry, token)?))
+    let link = TcpLink::new(stream, registry, token)?;
+    Ok(match network {
+        None => Box::new(link),
+        Some(network) => Box::new(FabricLink::new(link, registry, token, network.choice)?),
+    })
 }
 
 /// A TLS connection of whichever side `make` makes.

@@ -28,6 +28,8 @@ struct Dial {
     paths: usize,
     /// The connection is gone, and not needed again.
     ended: bool,
+    /// Bytes could not be placed there.
+    plain: bool,
 }
 
 impl Dials {
@@ -87,6 +89,16 @@ impl Dials {
         dial.moved && dial.silent < dial.paths
     }
 
+    /// Bytes could not be placed in a lane's memory: further connections do without.
+    pub(crate) fn avoid_placing(&mut self, lane: ConnId) {
+        self.0[lane.0].plain = true;
+    }
+
+    /// Whether bytes may be placed there.
+    pub(crate) fn may_place(&self, lane: ConnId) -> bool {
+        !self.0[lane.0].plain
+    }
+
     /// A lane is dialed on this socket.
     pub(crate) fn opened(&mut self, lane: ConnId, socket: usize) {
         self.0[lane.0].socket = Some(socket);
@@ -95,8 +107,8 @@ impl Dials {
     /// A lane has accepted the connection.
     pub(crate) fn succeeded(&mut self, lane: ConnId) {
         let dial = &mut self.0[lane.0];
-        let Dial { socket, path, paths, .. } = *dial;
-        *dial = Dial { socket, path, paths, ..Dial::default() };
+        let Dial { socket, path, paths, plain, .. } = *dial;
+        *dial = Dial { socket, path, paths, plain, ..Dial::default() };
     }
 
     /// The connection could not be made or broke: dial again after a pause.

@@ -17,6 +17,7 @@ pub(crate) trait LaneUser {
     fn dials(&mut self) -> &mut Dials;
     /// The ways to a lane over the network, in the order in which they are tried.
     fn paths(&self, lane: ConnId, sources: &Sources) -> Vec<NetworkPath>;
+    /// Who we are to a lane; whether bytes are placed is up to the event loop.
     fn hello(&self, lane: ConnId) -> Hello;
     /// What the members of the run prove to each other.
     fn key(&self) -> Token;

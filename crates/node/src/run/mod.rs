@@ -321,6 +321,7 @@ impl WorkerRun {
             lane: self.cluster.lanes[lane.0].index,
             keeps: self.cluster.may_vanish(lane),
             checksum: self.client.is_checked(),
+            placed: false,
         }
     }
 

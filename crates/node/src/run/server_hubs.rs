@@ -242,6 +242,7 @@ impl LaneUser for HubRun {
             lane: self.lanes[lane.0].index,
             keeps: self.client.is_told_by(lane),
             checksum: self.client.is_checked(),
+            placed: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Whole jobs over loopback in one process: a coordinator, servers and workers as threads.
 
 mod compression;
+mod fabric;
 mod harness;
 mod idle;
 mod interfaces;

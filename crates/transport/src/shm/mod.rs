@@ -31,7 +31,7 @@ pub use address::{unix_connect, unix_listen};
 use handover::Arrival;
 use region::Region;
 
-use sumpter_endpoint::{Link, LinkError, Readiness};
+use sumpter_endpoint::{Link, LinkError, Readiness, Upgrade};
 
 /// The default size of each ring: four of the usual chunks,
 /// so that a writer is chunks ahead, while both rings still fit a last-level cache.
@@ -151,8 +151,8 @@ impl Link for ShmLink {
 
     /// The side that dialled sends the rings; the other side takes them when they come, and until
     /// then nothing moves.
-    fn upgrade(&mut self, dialled: bool) -> io::Result<()> {
-        if dialled {
+    fn upgrade(&mut self, upgrade: Upgrade) -> io::Result<()> {
+        if upgrade.dialled {
             return self.offer(DEFAULT_RING_BYTES);
         }
         self.expect_offer();

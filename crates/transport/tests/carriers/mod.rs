@@ -1,12 +1,14 @@
 //! The transports, each joining two endpoints.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
-use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError};
+use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Upgrade};
+use sumpter_fabric::{Choice, providers};
 use sumpter_transport::{
-    ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen, readiness,
+    FabricLink, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen, readiness,
 };
 
 use crate::scripted::Scripted;
@@ -23,6 +25,19 @@ pub trait Carrier {
 
     fn step<A: Endpoint, B: Endpoint>(&mut self, a: &mut A, b: &mut B) -> Result<bool, LinkError> {
         self.step_on((a, ConnId(0)), (b, ConnId(0)))
+    }
+}
+
+/// Steps without progress after which a test gives up.
+const PATIENCE: usize = 2000;
+
+/// Carries all that two endpoints have to send.
+pub fn carry<C: Carrier>(carrier: &mut C, a: &mut Scripted, b: &mut Scripted) {
+    let mut idle = 0;
+    while !(a.is_done() && b.is_done()) {
+        let moved = carrier.step(a, b).expect("no violation");
+        idle = if moved { 0 } else { idle + 1 };
+        assert!(idle < PATIENCE, "stuck: {a:?}, {b:?}");
     }
 }
 
@@ -140,6 +155,7 @@ macro_rules! over_tcp {
 
 over_tcp!(Tcp, TcpLink);
 over_tcp!(Tls, TlsLink);
+over_tcp!(Fabric, FabricLink);
 
 impl Tcp {
     pub fn new() -> Tcp {
@@ -167,6 +183,60 @@ impl Tls {
             }
         }
     }
+}
+
+impl Fabric {
+    /// Over a provider of libfabric's.
+    pub fn over(provider: &str) -> Fabric {
+        let choice = Choice { provider: Some(provider.to_owned()), device: None };
+        Fabric::pair([choice.clone(), choice])
+    }
+
+    /// Of two ends that make these choices.
+    pub fn pair([of_a, of_b]: [Choice; 2]) -> Fabric {
+        let poll = Poll::new().expect("a poll");
+        let (a, b) = tcp_pair();
+        let registry = poll.registry();
+        let link = |stream, token, choice| {
+            let tcp = TcpLink::new(stream, registry, token).expect("registered");
+            FabricLink::new(tcp, registry, token, choice).expect("registered")
+        };
+        let (a, b) = (link(a, Token(0), of_a), link(b, Token(1), of_b));
+        let mut both = Fabric { poll, events: Events::with_capacity(8), a, b };
+        both.a.upgrade(Upgrade { dialled: true, placed: true }).expect("connected");
+        both.b.upgrade(Upgrade { dialled: false, placed: true }).expect("connected");
+        both
+    }
+
+    /// Moves what both ends tell each other, until the way is open or they have fallen back.
+    pub fn settle(&mut self) -> [Option<String>; 2] {
+        let mut nothing = Scripted::new(0, 0, 64);
+        for _ in 0..2000 {
+            if self.a.is_settled() && self.b.is_settled() {
+                break;
+            }
+            self.wait();
+            for link in [&mut self.a, &mut self.b] {
+                link.transmit(&mut nothing, ConnId(0)).expect("connected");
+                link.receive(&mut nothing, ConnId(0), NOW).expect("connected");
+            }
+        }
+        [self.a.network(), self.b.network()]
+    }
+
+    /// Why the ends have fallen back.
+    pub fn fallbacks(&mut self) -> [Option<String>; 2] {
+        [self.a.take_fallback(), self.b.take_fallback()]
+    }
+}
+
+/// Whether a provider is here; says what is missing otherwise.
+pub fn has_provider(name: &str) -> bool {
+    let choice = Choice { provider: Some(name.to_owned()), device: None };
+    let Err(reason) = providers(&choice) else { return true };
+    // To the terminal, past the capture of a test that passes.
+    let _ = writeln!(std::io::stderr().lock(), "SKIPPED placed writes over {name}: {reason}");
+    false
 }
 
 pub struct Shm {

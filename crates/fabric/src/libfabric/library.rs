@@ -1,0 +1,367 @@
+//! The library itself: found at run time, never linked to, and asked what it has.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::net::IpAddr;
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::ffi;
+use crate::contract::FabricError;
+
+/// Its name since 2014; the functions in it have versions of their own.
+const FILE: &CStr = c"libfabric.so.1";
+
+/// Bits of an immediate that a provider must carry.
+const IMMEDIATE_BYTES: usize = 4;
+
+/// Which network is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// A provider by its name, or by that of its core, such as `verbs` for `verbs;ofi_rxm`.
+    pub provider: Option<String>,
+    /// A device, as the provider calls it.
+    pub device: Option<String>,
+}
+
+/// A network that could be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// Its name, with those of the layers over it.
+    pub name: String,
+    /// The device, as it calls it.
+    pub device: String,
+    /// Bits a second, if it says.
+    pub speed: Option<u64>,
+    /// Whether it drives hardware that writes to memory itself.
+    pub is_rdma: bool,
+}
+
+/// Why there is no network to use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// This executable cannot load libraries.
+    #[error(
+        "this executable is statically linked and cannot load libfabric; `sumpter serve` of the \
+         Python package can"
+    )]
+    Static,
+    /// There is no library.
+    #[error("libfabric is not installed (Debian, Ubuntu: `apt install libfabric1`): {0}")]
+    Missing(String),
+    /// There is one that lacks a function.
+    #[error("libfabric {version} lacks {function}; Sumpter needs libfabric 1.15 or newer")]
+    Old {
+        /// Its version.
+        version: String,
+        /// What it lacks.
+        function: &'static str,
+    },
+    /// It has nothing that fits.
+    #[error("libfabric {version} has {wanted}; it has {has}")]
+    None {
+        /// Its version.
+        version: String,
+        /// What was looked for.
+        wanted: String,
+        /// What is there.
+        has: String,
+    },
+}
+
+/// Its functions.
+#[derive(Debug)]
+pub(super) struct Library {
+    getinfo: ffi::getinfo,
+    freeinfo: ffi::freeinfo,
+    dupinfo: ffi::dupinfo,
+    pub fabric: ffi::open_fabric,
+    strerror: ffi::strerror,
+    version: u32,
+}
+
+impl Library {
+    /// The library of this process, loaded at the first call and never unloaded.
+    pub(super) fn get() -> Result<&'static Library, Unavailable> {
+        static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
+        LIBRARY.get_or_init(Library::load).as_ref().map_err(Clone::clone)
+    }
+
+    #[cfg(target_feature = "crt-static")]
+    fn load() -> Result<Library, Unavailable> {
+        Err(Unavailable::Static)
+    }
+
+    #[cfg(not(target_feature = "crt-static"))]
+    fn load() -> Result<Library, Unavailable> {
+        // SAFETY: the name is a string of C; loading runs the library's constructors, which look
+        // for providers.
+        let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: dlopen has just failed, so there is a message.
+            let reason = unsafe { text(libc::dlerror()) };
+            return Err(Unavailable::Missing(reason));
+        }
+        let find = |name: &CStr, of: &CStr| {
+            // SAFETY: both are strings of C, and the handle is open.
+            unsafe { libc::dlvsym(handle, name.as_ptr(), of.as_ptr()) }
+        };
+        let version = find(c"fi_version", c"FABRIC_1.0");
+        // SAFETY: that is the type of fi_version(3).
+        let version = (!version.is_null())
+            .then(|| unsafe { std::mem::transmute::<*mut c_void, ffi::version>(version)() });
+        let version = version.unwrap_or(0);
+        let required = |name: &'static CStr, of: &CStr| {
+            let found = find(name, of);
+            let function = name.to_str().unwrap_or("a function");
+            let lacks = Unavailable::Old { version: words(version), function };
+            if found.is_null() { Err(lacks) } else { Ok(found) }
+        };
+        // SAFETY: these are the types of the functions in these versions of them.
+        unsafe {
+            use std::mem::transmute;
+            Ok(Library {
+                getinfo: transmute::<*mut c_void, ffi::getinfo>(required(
+                    c"fi_getinfo",
+                    c"FABRIC_1.3",
+                )?),
+                freeinfo: transmute::<*mut c_void, ffi::freeinfo>(required(
+                    c"fi_freeinfo",
+                    c"FABRIC_1.3",
+                )?),
+                dupinfo: transmute::<*mut c_void, ffi::dupinfo>(required(
+                    c"fi_dupinfo",
+                    c"FABRIC_1.3",
+                )?),
+                fabric: transmute::<*mut c_void, ffi::open_fabric>(required(
+                    c"fi_fabric",
+                    c"FABRIC_1.1",
+                )?),
+                strerror: transmute::<*mut c_void, ffi::strerror>(required(
+                    c"fi_strerror",
+                    c"FABRIC_1.0",
+                )?),
+                version,
+            })
+        }
+    }
+
+    /// What a call has returned, if that is an error.
+    pub(super) fn check(&self, call: &'static str, code: c_int) -> Result<(), FabricError> {
+        if code == 0 { Ok(()) } else { Err(FabricError::new(call, self.describe(code))) }
+    }
+
+    /// An error in words.
+    pub(super) fn describe(&self, code: c_int) -> String {
+        // SAFETY: it takes any number, and returns a string that stays.
+        unsafe { text((self.strerror)(code.abs())) }
+    }
+
+    /// What fits, the best first: hardware before emulation, and of what `choice` names only that.
+    pub(super) fn infos(
+        &'static self,
+        choice: &Choice,
+        source: Option<IpAddr>,
+    ) -> Result<Vec<Info>, Unavailable> {
+        let all = self.ask(choice, source);
+        let mut fitting: Vec<Info> = all.into_iter().filter(|info| info.fits(choice)).collect();
+        fitting.sort_by_key(Info::rank);
+        if !fitting.is_empty() {
+            return Ok(fitting);
+        }
+        let any = self.ask(&Choice::default(), None);
+        let mut has: Vec<String> = any.iter().map(|info| info.provider().name).collect();
+        has.sort();
+        has.dedup();
+        let has = if has.is_empty() { "none at all".to_owned() } else { has.join(", ") };
+        let wanted = match choice {
+            Choice { provider: Some(name), device: Some(device) } => {
+                format!(
+                    "no provider `{name}` with a device `{device}` (fabric_provider, \
+                         fabric_device)"
+                )
+            }
+            Choice { provider: Some(name), .. } => {
+                format!("no provider `{name}` (fabric_provider)")
+            }
+            Choice { device: Some(device), .. } => {
+                format!("no device `{device}` (fabric_device)")
+            }
+            Choice { .. } => "no provider for placed writes".to_owned(),
+        };
+        Err(Unavailable::None { version: words(self.version), wanted, has })
+    }
+
+    /// All networks with reliable datagrams and placed writes.
+    fn ask(&'static self, choice: &Choice, source: Option<IpAddr>) -> Vec<Info> {
+        // SAFETY: null asks for an empty one, all parts of which are there.
+        let hints = unsafe { (self.dupinfo)(ptr::null()) };
+        if hints.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: as above; strings are from malloc, as fi_freeinfo expects.
+        unsafe {
+            let info = &mut *hints;
+            info.caps = ffi::FI_RMA;
+            info.mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
+            (*info.ep_attr).kind = ffi::FI_EP_RDM;
+            let domain = &mut *info.domain_attr;
+            domain.threading = ffi::FI_THREAD_DOMAIN;
+            domain.resource_mgmt = ffi::FI_RM_ENABLED;
+            domain.av_type = ffi::FI_AV_TABLE;
+            domain.cq_data_size = IMMEDIATE_BYTES;
+            domain.mr_mode = ffi::FI_MR_LOCAL
+                | ffi::FI_MR_VIRT_ADDR
+                | ffi::FI_MR_ALLOCATED
+                | ffi::FI_MR_PROV_KEY
+                | ffi::FI_MR_ENDPOINT;
+            if let Some(name) = choice.provider.as_deref().and_then(|name| CString::new(name).ok())
+            {
+                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+            if let Some(name) = choice.device.as_deref().and_then(|name| CString::new(name).ok()) {
+                domain.name = libc::strdup(name.as_ptr());
+            }
+        }
+        // The provider that joins processes of one machine has no addresses of networks.
+        let node = source.filter(|_| choice.provider.as_deref() != Some("shm"));
+        let node = node.and_then(|ip| CString::new(ip.to_string()).ok());
+        let flags = if node.is_some() { ffi::FI_SOURCE | ffi::FI_NUMERICHOST } else { 0 };
+        let node = node.as_ref().map_or(ptr::null(), |node| node.as_ptr());
+        let mut list = ptr::null_mut();
+        // SAFETY: strings of C or null, hints from fi_dupinfo, and a place for the answer.
+        let code = unsafe {
+            (self.getinfo)(ffi::API_VERSION, node, ptr::null(), flags, hints, &raw mut list)
+        };
+        // SAFETY: made by fi_dupinfo.
+        unsafe { (self.freeinfo)(hints) };
+        if code != 0 || list.is_null() {
+            return Vec::new();
+        }
+        let mut infos = Vec::new();
+        let mut next = list;
+        while !next.is_null() {
+            // SAFETY: an entry of the list, which is there until it is freed.
+            unsafe {
+                let copy = (self.dupinfo)(next);
+                if !copy.is_null() {
+                    infos.push(Info { library: self, info: copy });
+                }
+                next = (*next).next;
+            }
+        }
+        // SAFETY: made by fi_getinfo, and not used any more.
+        unsafe { (self.freeinfo)(list) };
+        infos
+    }
+}
+
+/// The description of a network, of a kind that fits our request.
+#[derive(Debug)]
+pub(super) struct Info {
+    library: &'static Library,
+    pub info: *mut ffi::fi_info,
+}
+
+// SAFETY: plain memory of the library's without thread affinity, which this alone owns.
+unsafe impl Send for Info {}
+
+impl Info {
+    pub(super) fn provider(&self) -> Provider {
+        // SAFETY: what fi_getinfo returns has all parts; strings may be null.
+        unsafe {
+            let info = &*self.info;
+            let nic = info.nic.as_ref();
+            let speed = nic.and_then(|nic| nic.link_attr.as_ref()).map(|link| link.speed as u64);
+            let name = text((*info.fabric_attr).prov_name);
+            let device = text((*info.domain_attr).name);
+            let is_rdma = is_rdma(&name);
+            Provider { name, device, speed: speed.filter(|speed| *speed > 0), is_rdma }
+        }
+    }
+
+    /// What a peer must share: writes of another protocol do not arrive.
+    pub(super) fn protocol(&self) -> String {
+        // SAFETY: as above.
+        let attr = unsafe { &*(*self.info).ep_attr };
+        format!("{}/{}.{}", self.provider().name, attr.protocol, attr.protocol_version)
+    }
+
+    fn fits(&self, choice: &Choice) -> bool {
+        let Provider { name, device, .. } = self.provider();
+        let named = |wanted: &String| *wanted == name || Some(wanted.as_str()) == core(&name);
+        choice.provider.as_ref().map_or(!is_unfit(&name), named)
+            && choice.device.as_ref().is_none_or(|wanted| *wanted == device)
+    }
+
+    /// The lower the better.
+    fn rank(&self) -> (usize, usize) {
+        let name = self.provider().name;
+        let order = ["efa", "cxi", "opx", "verbs", "psm3", "psm2", "tcp", "net"];
+        let position = |wanted: &&str| Some(*wanted) == core(&name);
+        // A provider of its own before one made of layers.
+        (order.iter().position(position).unwrap_or(order.len()), name.len())
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: made by fi_dupinfo, and dropped once.
+        unsafe { (self.library.freeinfo)(self.info) };
+    }
+}
+
+/// The innermost of a provider's layers.
+fn core(name: &str) -> Option<&str> {
+    name.split(';').next()
+}
+
+/// Whether a provider's device writes to memory itself.
+fn is_rdma(name: &str) -> bool {
+    matches!(core(name), Some("efa" | "cxi" | "opx" | "verbs" | "psm2" | "psm3"))
+}
+
+/// Whether a provider is taken only by its name: those for one machine, for tests, and those that
+/// are retired.
+fn is_unfit(name: &str) -> bool {
+    matches!(core(name), Some("shm" | "sm2" | "udp" | "sockets" | "lnx" | "usnic"))
+        || name.contains("ofi_rxd")
+}
+
+/// What libfabric has for `choice`, the best first.
+///
+/// # Errors
+/// [`Unavailable`] if that is nothing.
+pub fn providers(choice: &Choice) -> Result<Vec<Provider>, Unavailable> {
+    let infos = Library::get()?.infos(choice, None)?;
+    let mut providers: Vec<Provider> = Vec::new();
+    for provider in infos.iter().map(Info::provider) {
+        if !providers.contains(&provider) {
+            providers.push(provider);
+        }
+    }
+    Ok(providers)
+}
+
+/// The version of the library.
+///
+/// # Errors
+/// [`Unavailable`] if there is none.
+pub fn version() -> Result<String, Unavailable> {
+    Library::get().map(|library| words(library.version))
+}
+
+fn words(version: u32) -> String {
+    format!("{}.{}", version >> 16, version & 0xffff)
+}
+
+/// A string of C's, or nothing.
+///
+/// # Safety
+/// It is one, or null.
+unsafe fn text(string: *const c_char) -> String {
+    if string.is_null() {
+        return String::new();
+    }
+    // SAFETY: by contract.
+    unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
+}

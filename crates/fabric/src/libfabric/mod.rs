@@ -1,0 +1,8 @@
+//! Placed writes by libfabric, which is looked for when a process first needs it.
+
+mod endpoint;
+mod ffi;
+mod library;
+
+pub use endpoint::LibfabricEndpoint;
+pub use library::{Choice, Provider, Unavailable, providers, version};

@@ -1,0 +1,216 @@
+//! A network in a test: writes wait until it is stepped, and are placed and complete in any order.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::contract::{
+    Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Write,
+};
+use crate::pages::Pages;
+
+/// Writes that may be under way from an end.
+const DEPTH: usize = 24;
+
+/// Between the addresses of two regions, so that a write behind the end of one hits no other.
+const SPACING: u64 = 1 << 40;
+
+/// Two ends and what is on its way between them.
+#[derive(Clone, Debug, Default)]
+pub struct SimNetwork(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    ends: [End; 2],
+    under_way: Vec<UnderWay>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    regions: Vec<(Pages, Remote, Access)>,
+    completions: Vec<Completion>,
+    failed: Option<FabricError>,
+    /// Its process is gone.
+    dead: bool,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    from: usize,
+    write: Write,
+    placed: bool,
+}
+
+/// An end of a simulated connection.
+#[derive(Debug)]
+pub struct SimEndpoint {
+    network: SimNetwork,
+    side: usize,
+    name: [u8; 1],
+    connected: bool,
+}
+
+impl SimNetwork {
+    /// A network, and its two ends.
+    #[must_use]
+    pub fn new() -> (SimNetwork, SimEndpoint, SimEndpoint) {
+        let network = SimNetwork::default();
+        let end = |side: usize| SimEndpoint {
+            network: network.clone(),
+            side,
+            name: [side as u8],
+            connected: false,
+        };
+        let (a, b) = (end(0), end(1));
+        (network, a, b)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets one thing happen to one of the writes under way, as `choice` says: it is placed, or,
+    /// if it is already, it completes. False if there is none.
+    pub fn step(&self, choice: usize) -> bool {
+        let mut state = self.state();
+        if state.under_way.is_empty() {
+            return false;
+        }
+        let index = choice % state.under_way.len();
+        if !state.under_way[index].placed {
+            state.under_way[index].placed = true;
+            state.place(index);
+            return true;
+        }
+        let UnderWay { from, write, .. } = state.under_way.swap_remove(index);
+        state.ends[from].completions.push(Completion::Written(write.context));
+        true
+    }
+
+    /// Writes under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.state().under_way.len()
+    }
+
+    /// The process of an end dies: what it has written may be lost, as `choice` says.
+    pub fn kill(&self, side: usize, choice: usize) {
+        let mut state = self.state();
+        state.ends[side].dead = true;
+        let mut turn = choice;
+        state.under_way.retain(|one| {
+            turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            one.from != side || turn >> 40 & 1 == 0
+        });
+    }
+
+    /// Tells an end that a write with this immediate has been placed, as only a peer could that
+    /// breaks the protocol.
+    pub fn forge(&self, to: usize, immediate: u32) {
+        self.state().ends[to].completions.push(Completion::Arrived(immediate));
+    }
+}
+
+impl State {
+    fn place(&mut self, index: usize) {
+        let UnderWay { from, write, .. } = self.under_way[index];
+        let Write { to, offset, immediate, .. } = write;
+        let ends = &mut self.ends;
+        // As a network card may, this reads them late: they must not change until it is told.
+        let mut bytes = vec![0; write.len];
+        ends[from].regions[write.from.0].0.get(write.at, &mut bytes);
+        let peer = &mut ends[1 - from];
+        if peer.dead {
+            ends[from].failed = Some(FabricError::new("write", "the peer does not answer"));
+            return;
+        }
+        let region = peer.regions.iter_mut().find(|(_, remote, access)| {
+            remote.key == to.key && remote.address == to.address && *access == Access::Target
+        });
+        match region {
+            Some((pages, ..)) if offset <= pages.len() && bytes.len() <= pages.len() - offset => {
+                pages.put(offset, &bytes);
+                peer.completions.push(Completion::Arrived(immediate));
+            }
+            _ => ends[from].failed = Some(FabricError::new("write", "the peer refuses the key")),
+        }
+    }
+}
+
+impl PlacedWrites for SimEndpoint {
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    fn max_write(&self) -> usize {
+        1 << 20
+    }
+
+    fn register(&mut self, bytes: usize, access: Access) -> Result<RegionId, FabricError> {
+        let mut state = self.network.state();
+        let end = &mut state.ends[self.side];
+        let index = end.regions.len();
+        let address = (1 + index as u64) * SPACING;
+        let key = address ^ 0x5bd1_e995 ^ (self.side as u64) << 20;
+        let remote = Remote { address, key, bytes: bytes as u64 };
+        end.regions.push((Pages::new(bytes), remote, access));
+        end.counts.registrations += 1;
+        Ok(RegionId(index))
+    }
+
+    fn remote(&self, RegionId(region): RegionId) -> Remote {
+        self.network.state().ends[self.side].regions[region].1
+    }
+
+    fn put(&mut self, RegionId(region): RegionId, at: usize, bytes: &[u8]) {
+        self.network.state().ends[self.side].regions[region].0.put(at, bytes);
+    }
+
+    fn get(&self, RegionId(region): RegionId, at: usize, into: &mut [u8]) {
+        self.network.state().ends[self.side].regions[region].0.get(at, into);
+    }
+
+    fn connect(&mut self, name: &[u8]) -> Result<(), FabricError> {
+        match name == [1 - self.side as u8] {
+            true => self.connected = true,
+            false => return Err(FabricError::new("connect", "there is no such end")),
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, write: &Write) -> Result<Posted, FabricError> {
+        assert!(self.connected, "connect first");
+        let mut state = self.network.state();
+        let from = self.side;
+        let of_us = |one: &&UnderWay| one.from == from;
+        if state.under_way.iter().filter(of_us).count() == DEPTH {
+            return Ok(Posted::Full);
+        }
+        let in_use = |one: &UnderWay| one.from == from && one.write.context == write.context;
+        assert!(!state.under_way.iter().any(in_use), "a context is used twice: {write:?}");
+        let counts = &mut state.ends[from].counts;
+        (counts.writes, counts.segments) = (counts.writes + 1, counts.segments + 1);
+        counts.bytes += write.len as u64;
+        state.under_way.push(UnderWay { from, write: *write, placed: false });
+        Ok(Posted::Posted)
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut state = self.network.state();
+        let end = &mut state.ends[self.side];
+        completions.append(&mut end.completions);
+        end.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn arm(&mut self) -> bool {
+        self.network.state().ends[self.side].completions.is_empty()
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn counts(&self) -> Counts {
+        self.network.state().ends[self.side].counts
+    }
+}

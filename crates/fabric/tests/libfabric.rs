@@ -1,0 +1,155 @@
+//! The stream over libfabric's own providers, in one process; skipped, with a line that says so,
+//! where there is no library.
+
+use std::io::{IoSlice, IoSliceMut, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use sumpter_fabric::{Choice, FabricStream, LibfabricEndpoint, PlacedWrites, Shape, providers};
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Providers that need no hardware, as different releases call them.
+const SOFTWARE: [&str; 4] = ["tcp", "net", "tcp;ofi_rxm", "shm"];
+
+type Stream = FabricStream<LibfabricEndpoint>;
+
+fn choice(provider: &str) -> Choice {
+    Choice { provider: Some(provider.to_owned()), device: None }
+}
+
+/// Those of [`SOFTWARE`] that are here; says what is missing otherwise.
+fn here(test: &str) -> Vec<&'static str> {
+    let (there, missing): (Vec<_>, Vec<_>) = SOFTWARE
+        .into_iter()
+        .map(|name| (name, providers(&choice(name))))
+        .partition(|p| p.1.is_ok());
+    if there.is_empty() {
+        let reason = missing[0].1.as_ref().expect_err("none is there");
+        // To the terminal, past the capture of a test that passes.
+        let _ = writeln!(std::io::stderr().lock(), "SKIPPED {test}: {reason}");
+    }
+    there.into_iter().map(|(name, _)| name).collect()
+}
+
+fn open(provider: &str, shape: Shape) -> Stream {
+    let endpoint = LibfabricEndpoint::open(&choice(provider), Some(LOOPBACK), shape.writes());
+    FabricStream::new(endpoint.expect("an endpoint"), shape).expect("rings")
+}
+
+fn joined(provider: &str, shape: Shape) -> [Stream; 2] {
+    let (mut a, mut b) = (open(provider, shape), open(provider, shape));
+    let (to_a, to_b) = (b.offer(), a.offer());
+    a.join(&to_a).expect("a peer");
+    b.join(&to_b).expect("a peer");
+    [a, b]
+}
+
+/// Polls both ends until `done`.
+fn until(streams: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2]) -> bool) {
+    let limit = Instant::now() + PATIENCE;
+    while !done(streams) {
+        assert!(Instant::now() < limit, "stuck: {streams:?}");
+        for stream in streams.iter_mut() {
+            stream.poll().expect("no failure");
+        }
+    }
+}
+
+#[test]
+fn bytes_arrive_in_order_both_ways_at_once_from_rings_registered_once() {
+    for provider in here("bytes over libfabric") {
+        for shape in [Shape { slots: 4, slot_bytes: 4096 }, Shape::default()] {
+            let mut streams = joined(provider, shape);
+            let total = 20 * shape.slots as usize * shape.slot_bytes as usize + 5;
+            let bytes: Vec<u8> = (0..total).map(|i| ((i * 31) >> 7) as u8).collect();
+            let (mut sent, mut received) = ([0; 2], [Vec::new(), Vec::new()]);
+            until(&mut streams, |streams| {
+                for (side, stream) in streams.iter_mut().enumerate() {
+                    let rest = IoSlice::new(&bytes[sent[side]..]);
+                    sent[side] += stream.send(&[rest]).expect("no failure");
+                    if sent[side] == total {
+                        stream.finish().expect("no failure");
+                    }
+                    let mut space = vec![0; 10_007];
+                    let n = stream.recv(&mut [IoSliceMut::new(&mut space)]).expect("no failure");
+                    received[side].extend_from_slice(&space[..n]);
+                }
+                streams.iter().all(Stream::has_ended)
+            });
+            assert!(received.iter().all(|got| *got == bytes), "{provider}");
+            until(&mut streams, |streams| streams.iter().all(Stream::is_flushed));
+            for stream in &streams {
+                let counts = stream.counts();
+                assert_eq!((counts.registrations, counts.segments), (2, counts.writes));
+                let address = stream.offer().ring.address;
+                assert!(address % 4096 == 0, "{provider}: {address:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_descriptor_says_when_there_is_something_to_poll() {
+    for provider in here("waiting for libfabric") {
+        let mut streams = joined(provider, Shape::default());
+        until(&mut streams, |streams| streams.iter().all(Stream::is_open));
+        let [a, b] = &mut streams;
+        let Some(fd) = b.fabric().event_fd() else {
+            assert_eq!(provider, "shm", "it has none");
+            continue;
+        };
+        for round in 0..50u8 {
+            // What is left of earlier writes is taken in first.
+            while a.poll().expect("no failure") || b.poll().expect("no failure") || !b.arm() {}
+            a.send(&[IoSlice::new(&[round])]).expect("no failure");
+            let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let limit = Instant::now() + PATIENCE;
+            while !b.can_receive() {
+                // The writer must be polled too: progress is manual.
+                a.poll().expect("no failure");
+                // SAFETY: one entry, which outlives the call.
+                if unsafe { libc::poll(&raw mut ready, 1, 20) } > 0 {
+                    b.poll().expect("no failure");
+                }
+                assert!(Instant::now() < limit, "{provider}: round {round} was not told");
+            }
+            let mut byte = [0];
+            b.recv(&mut [IoSliceMut::new(&mut byte)]).expect("no failure");
+            assert_eq!(byte, [round]);
+        }
+    }
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_named_beside_those_that_are() {
+    if here("names of providers").is_empty() {
+        return;
+    }
+    let error = providers(&choice("nonesuch")).expect_err("there is none");
+    let text = error.to_string();
+    assert!(text.contains("`nonesuch` (fabric_provider); it has"), "{text}");
+    assert!(text.contains("tcp"), "{text}");
+    let device = Choice { provider: None, device: Some("nodevice0".to_owned()) };
+    let text = providers(&device).expect_err("there is none").to_string();
+    assert!(text.contains("`nodevice0` (fabric_device)"), "{text}");
+}
+
+#[test]
+fn a_peer_with_a_wrong_key_writes_nowhere() {
+    for provider in here("keys of libfabric") {
+        let (mut a, mut b) = (open(provider, Shape::default()), open(provider, Shape::default()));
+        let (to_a, mut to_b) = (b.offer(), a.offer());
+        to_b.ring.key ^= 0x5a5a;
+        a.join(&to_a).expect("a peer");
+        // The greeting fails, at once or when it is polled for; or it never arrives.
+        let mut refused = b.join(&to_b).is_err();
+        let limit = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < limit && !refused {
+            let _ = a.poll();
+            refused = b.poll().is_err();
+        }
+        assert!(!a.is_open(), "{provider}: written with a wrong key");
+    }
+}

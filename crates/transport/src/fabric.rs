@@ -1,0 +1,454 @@
+//! A connection between two processes whose bytes are placed in registered memory (RDMA, by
+//! libfabric); a TCP connection beside it for everything else.
+//!
+//! TCP carries the handshake, then what each end tells of its registered memory, and its end is the
+//! peer's end, however that died. So keys go only to peers that have proved themselves, and are
+//! void once the connection is gone: its endpoint and its regions are its own. Where one end has no
+//! such network, or the two have different ones, bytes go over TCP as ever.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Now, Readiness, Received, TURN_BYTES};
+use sumpter_endpoint::{Upgrade, Violation};
+use sumpter_fabric::{
+    Choice, FabricStream, LibfabricEndpoint, MAX_NAME_BYTES, Offer, PlacedWrites, Shape,
+    StreamError,
+};
+
+use crate::tcp::TcpLink;
+
+/// Before what an end tells: its length, and whether it is an offer or a reason for none.
+const HEAD_BYTES: usize = 4;
+
+/// The longest text that goes with an offer: a protocol, or why there is none.
+const MAX_TEXT_BYTES: usize = 512;
+
+const MAX_MESSAGE_BYTES: usize = MAX_NAME_BYTES + MAX_TEXT_BYTES + 64;
+
+/// Polls in a row before other connections have their turn, while a network says that there is
+/// more.
+const POLLS: usize = 16;
+
+/// Polls at the end of a connection for what is still under way, and the pause between them.
+const LAST_POLLS: usize = 200;
+const LAST_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+
+/// One connection.
+#[derive(Debug)]
+pub struct FabricLink {
+    tcp: TcpLink,
+    registry: Registry,
+    token: Token,
+    choice: Choice,
+    stage: Stage,
+    /// Something has happened that was not looked at.
+    news: bool,
+    /// The peer's end of the TCP connection is closed.
+    ended: bool,
+    /// Why bytes go over TCP after all.
+    fallback: Option<String>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Bytes go over TCP.
+    Tcp,
+    /// Both ends tell what they have.
+    Offering(Box<Offering>),
+    /// Bytes are placed.
+    Placed(Box<Placed>),
+}
+
+#[derive(Debug)]
+struct Offering {
+    /// What this end has, if it has something.
+    ours: Option<(FabricStream<LibfabricEndpoint>, String)>,
+    /// What is told, and how much of it was sent.
+    message: Vec<u8>,
+    sent: usize,
+    /// What the peer has told so far.
+    told: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    stream: FabricStream<LibfabricEndpoint>,
+    /// What wakes this end; `None` if the peer rings over TCP.
+    event_fd: Option<RawFd>,
+    registry: Registry,
+    /// There is something that the peer was not told of.
+    rings: bool,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(fd) = self.event_fd {
+            // It is closed with the stream in any case.
+            let _ = self.registry.deregister(&mut SourceFd(&fd));
+        }
+    }
+}
+
+impl FabricLink {
+    /// Goes over `tcp` until it is [upgraded](Link::upgrade); events of what comes then have the
+    /// same token.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn new(
+        tcp: TcpLink,
+        registry: &Registry,
+        token: Token,
+        choice: Choice,
+    ) -> io::Result<FabricLink> {
+        let registry = registry.try_clone()?;
+        let (stage, fallback) = (Stage::Tcp, None);
+        Ok(FabricLink { tcp, registry, token, choice, stage, news: false, ended: false, fallback })
+    }
+
+    /// What this end has to tell.
+    fn offering(&self) -> Offering {
+        let source = self.tcp.local_address();
+        match open(&self.choice, source) {
+            Ok((stream, protocol)) => {
+                let offer = stream.offer().encode();
+                let message = message(true, &protocol, &offer);
+                Offering { ours: Some((stream, protocol)), message, sent: 0, told: Vec::new() }
+            }
+            Err(reason) => {
+                let message = message(false, &reason, &[]);
+                Offering { ours: None, message, sent: 0, told: Vec::new() }
+            }
+        }
+    }
+
+    /// Goes on with what both ends tell each other.
+    fn agree(&mut self) -> Result<(), LinkError> {
+        let Stage::Offering(offering) = &mut self.stage else { return Ok(()) };
+        while offering.sent < offering.message.len() && self.tcp.can_send()? {
+            let rest = IoSlice::new(&offering.message[offering.sent..]);
+            offering.sent += self.tcp.send(&[rest])?;
+        }
+        while let Some(missing) = missing(&offering.told)?
+            && self.tcp.can_receive()
+        {
+            let have = offering.told.len();
+            offering.told.resize(have + missing, 0);
+            let n = self.tcp.recv(&mut [IoSliceMut::new(&mut offering.told[have..])]);
+            offering.told.truncate(have + *n.as_ref().unwrap_or(&0));
+            n?;
+        }
+        if offering.sent < offering.message.len() || missing(&offering.told)?.is_some() {
+            return Ok(());
+        }
+        let Stage::Offering(offering) = std::mem::replace(&mut self.stage, Stage::Tcp) else {
+            return Ok(());
+        };
+        let Offering { ours, told, message: said, .. } = *offering;
+        match (ours, take(&told)?) {
+            (Some((stream, ours)), Ok((theirs, offer))) if ours == theirs => {
+                self.place(stream, &offer)?;
+            }
+            (Some((_, ours)), Ok((theirs, _))) => {
+                self.fall_back(format!("this end has {ours}, the peer {theirs}"));
+            }
+            (Some((_, ours)), Err(reason)) => {
+                self.fall_back(format!("this end has {ours}, the peer none: {reason}"));
+            }
+            (None, _) => {
+                let reason = text_of(&said).unwrap_or_default();
+                self.fall_back(format!("this end has none: {reason}"));
+            }
+        }
+        self.news = true;
+        Ok(())
+    }
+
+    fn fall_back(&mut self, reason: String) {
+        self.fallback = Some(reason);
+    }
+
+    fn place(
+        &mut self,
+        mut stream: FabricStream<LibfabricEndpoint>,
+        offer: &Offer,
+    ) -> Result<(), LinkError> {
+        stream.join(offer).map_err(broken)?;
+        let event_fd = stream.fabric().event_fd();
+        if let Some(fd) = event_fd {
+            self.registry.register(&mut SourceFd(&fd), self.token, Interest::READABLE)?;
+        }
+        let registry = self.registry.try_clone()?;
+        self.stage = Stage::Placed(Box::new(Placed { stream, event_fd, registry, rings: true }));
+        Ok(())
+    }
+
+    /// Takes in what has happened.
+    fn drive(&mut self) -> Result<(), LinkError> {
+        if matches!(self.stage, Stage::Offering(_)) {
+            self.agree()?;
+        }
+        let Stage::Placed(placed) = &mut self.stage else { return Ok(()) };
+        if self.news {
+            self.news = false;
+            // Wake-ups, or the end.
+            let mut rings = [0; 512];
+            while !self.ended && self.tcp.can_receive() {
+                match self.tcp.recv(&mut [IoSliceMut::new(&mut rings)]) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(LinkError::Closed) => self.ended = true,
+                    Err(error) => return Err(error),
+                }
+            }
+            let mut polls = 0;
+            while placed.stream.poll().map_err(broken)? || !placed.stream.arm() {
+                polls += 1;
+                if polls == POLLS {
+                    self.news = true;
+                    break;
+                }
+            }
+        }
+        // Without a descriptor no event tells of room, nor that the way is open.
+        let unsettled = placed.stream.is_full() || !placed.stream.is_open();
+        self.news |= placed.event_fd.is_none() && unsettled;
+        placed.ring(&mut self.tcp)
+    }
+
+    /// Whether nothing more will come.
+    fn is_over(&self) -> bool {
+        match &self.stage {
+            Stage::Placed(placed) => {
+                let unread = placed.stream.can_receive() || self.news;
+                placed.stream.has_ended() || (self.ended && !unread)
+            }
+            Stage::Tcp | Stage::Offering(_) => false,
+        }
+    }
+}
+
+impl Placed {
+    /// Tells a peer that has no descriptor to wait for that something was written.
+    fn ring(&mut self, tcp: &mut TcpLink) -> Result<(), LinkError> {
+        let told = self.event_fd.is_some() || !std::mem::take(&mut self.rings);
+        if !told && tcp.can_send()? {
+            // What does not fit is not needed: the peer has not taken off what is there.
+            tcp.send(&[IoSlice::new(&[0])])?;
+        }
+        Ok(())
+    }
+}
+
+impl Link for FabricLink {
+    fn ready(&mut self, readiness: Readiness) {
+        self.tcp.ready(readiness);
+        self.news = true;
+    }
+
+    fn check_connected(&self) -> io::Result<()> {
+        self.tcp.check_connected()
+    }
+
+    fn upgrade(&mut self, upgrade: Upgrade) -> io::Result<()> {
+        if upgrade.placed {
+            self.stage = Stage::Offering(Box::new(self.offering()));
+            self.news = true;
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self) -> bool {
+        match &self.stage {
+            Stage::Tcp => true,
+            Stage::Offering(_) => false,
+            Stage::Placed(placed) => placed.stream.is_open(),
+        }
+    }
+
+    fn network(&self) -> Option<String> {
+        match &self.stage {
+            Stage::Placed(placed) => Some(placed.stream.fabric().provider().name),
+            Stage::Tcp | Stage::Offering(_) => None,
+        }
+    }
+
+    fn take_fallback(&mut self) -> Option<String> {
+        self.fallback.take()
+    }
+
+    fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
+        // The rings are the window otherwise.
+        if let Stage::Tcp = self.stage { self.tcp.limit_window(bytes) } else { Ok(()) }
+    }
+
+    fn finish_sending(&mut self) -> io::Result<()> {
+        let Stage::Placed(placed) = &mut self.stage else { return self.tcp.finish_sending() };
+        placed.stream.finish().map_err(io::Error::other)?;
+        // Nothing moves once this is dropped, and no system goes on for us.
+        for _ in 0..LAST_POLLS {
+            placed.rings = true;
+            if placed.ring(&mut self.tcp).is_err() || placed.stream.is_flushed() {
+                break;
+            }
+            std::thread::sleep(LAST_PAUSE);
+            if placed.stream.poll().is_err() {
+                break;
+            }
+        }
+        self.news = true;
+        Ok(())
+    }
+
+    fn can_send(&mut self) -> io::Result<bool> {
+        self.drive().map_err(into_io)?;
+        match &self.stage {
+            Stage::Tcp => self.tcp.can_send(),
+            Stage::Offering(_) => Ok(false),
+            Stage::Placed(placed) => Ok(placed.stream.can_send() && !self.ended),
+        }
+    }
+
+    fn can_receive(&self) -> bool {
+        match &self.stage {
+            Stage::Tcp => self.tcp.can_receive(),
+            Stage::Offering(_) => self.tcp.can_receive(),
+            Stage::Placed(placed) => self.news || placed.stream.can_receive() || self.is_over(),
+        }
+    }
+
+    fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.stage {
+            Stage::Tcp => self.tcp.send(slices),
+            Stage::Offering(_) => Ok(0),
+            Stage::Placed(placed) => {
+                let sent = placed.stream.send(slices).map_err(|e| into_io(broken(e)))?;
+                placed.rings |= sent > 0;
+                placed.ring(&mut self.tcp).map_err(into_io)?;
+                Ok(sent)
+            }
+        }
+    }
+
+    fn recv(&mut self, spaces: &mut [IoSliceMut<'_>]) -> Result<usize, LinkError> {
+        self.drive()?;
+        let received = match &mut self.stage {
+            Stage::Tcp => return self.tcp.recv(spaces),
+            Stage::Offering(_) => return Ok(0),
+            Stage::Placed(placed) => {
+                let received = placed.stream.recv(spaces).map_err(broken)?;
+                placed.rings |= received > 0;
+                placed.ring(&mut self.tcp)?;
+                received
+            }
+        };
+        if received == 0 && self.is_over() {
+            return Err(LinkError::Closed);
+        }
+        Ok(received)
+    }
+
+    /// As of any link; but a network may say that there is more, and then have nothing.
+    fn receive(
+        &mut self,
+        into: &mut dyn Endpoint,
+        conn: ConnId,
+        now: Now,
+    ) -> Result<Received, LinkError> {
+        let mut bytes = 0;
+        while self.can_receive() && bytes < TURN_BYTES {
+            let n = self.recv(&mut into.space(conn))?;
+            if n == 0 {
+                break;
+            }
+            into.filled(conn, n, now)?;
+            bytes += n;
+        }
+        Ok(Received { bytes, more: self.can_receive() })
+    }
+}
+
+/// An endpoint and its rings, with the protocol of both; in words, why there is none.
+fn open(
+    choice: &Choice,
+    source: Option<IpAddr>,
+) -> Result<(FabricStream<LibfabricEndpoint>, String), String> {
+    let shape = Shape::default();
+    let endpoint = LibfabricEndpoint::open(choice, source, shape.writes());
+    let endpoint = endpoint.map_err(|error| error.to_string())?;
+    let protocol = endpoint.protocol();
+    let stream = FabricStream::new(endpoint, shape).map_err(|error| error.to_string())?;
+    Ok((stream, protocol))
+}
+
+/// What is told: whether there is an offer, its protocol or the reason, and the offer.
+fn message(is_offer: bool, text: &str, offer: &[u8]) -> Vec<u8> {
+    let mut end = text.len().min(MAX_TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = &text.as_bytes()[..end];
+    let len = (3 + text.len() + offer.len()) as u32;
+    let mut out = Vec::with_capacity(HEAD_BYTES + len as usize);
+    out.extend_from_slice(&len.to_le_bytes());
+    out.push(u8::from(is_offer));
+    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    out.extend_from_slice(text);
+    out.extend_from_slice(offer);
+    out
+}
+
+/// How many bytes of what the peer tells are missing, as far as is known.
+fn missing(told: &[u8]) -> Result<Option<usize>, LinkError> {
+    let Some(head) = told.first_chunk::<HEAD_BYTES>() else {
+        return Ok(Some(HEAD_BYTES - told.len()));
+    };
+    let len = u32::from_le_bytes(*head) as usize;
+    if !(3..=MAX_MESSAGE_BYTES).contains(&len) {
+        return Err(nonsense());
+    }
+    let left = HEAD_BYTES + len - told.len();
+    Ok((left > 0).then_some(left))
+}
+
+/// The text of a message.
+fn text_of(message: &[u8]) -> Option<String> {
+    let [_, low, high, rest @ ..] = message.get(HEAD_BYTES..)? else { return None };
+    let text = rest.get(..usize::from(u16::from_le_bytes([*low, *high])))?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+/// What the peer has told: its protocol and its offer, or why it has none.
+fn take(told: &[u8]) -> Result<Result<(String, Offer), String>, LinkError> {
+    let text = text_of(told).ok_or_else(nonsense)?;
+    let body = &told[HEAD_BYTES..];
+    let length = usize::from(u16::from_le_bytes([body[1], body[2]]));
+    let offer = &body[3 + length..];
+    match body[0] {
+        0 => Ok(Err(text)),
+        1 => Ok(Ok((text, Offer::decode(offer).map_err(|_| nonsense())?))),
+        _ => Err(nonsense()),
+    }
+}
+
+fn nonsense() -> LinkError {
+    Violation::state("what the peer tells of its registered memory makes no sense").into()
+}
+
+fn broken(error: StreamError) -> LinkError {
+    match error {
+        StreamError::Fabric(error) => io::Error::other(error).into(),
+        StreamError::Violation(what) => Violation::state(what).into(),
+    }
+}
+
+fn into_io(error: LinkError) -> io::Error {
+    match error {
+        LinkError::Io(error) => error,
+        error => io::Error::other(error),
+    }
+}

@@ -1,0 +1,58 @@
+"""Placed writes (RDMA) by libfabric: what is there, what a job takes, and why it falls back."""
+
+from __future__ import annotations
+
+from sumpter.doctor.finding import Finding, error, note, ok
+from sumpter.doctor.probe import Probe
+
+_CHECK = "placed writes"
+
+# Where Linux lists devices that may place bytes (crates/node/src/fabric.rs).
+_DEVICES = ("/sys/class/infiniband", "/sys/class/cxi")
+
+
+def check_fabric(probe: Probe) -> list[Finding]:
+    """Which of libfabric's networks a job takes with these settings, beside those it has."""
+    setting = probe.environment.get("SUMPTER_FABRIC", "auto").strip()
+    provider = probe.environment.get("SUMPTER_FABRIC_PROVIDER") or None
+    device = probe.environment.get("SUMPTER_FABRIC_DEVICE") or None
+    if setting == "tcp":
+        return [ok(_CHECK, "fabric = tcp: bytes between machines go over TCP")]
+    hardware = [name for folder in _DEVICES for name in probe.entries(folder)]
+    named = provider is not None or device is not None
+    version, networks, reason, _ = probe.networks(provider, device)
+    if reason is not None:
+        return [_missing(setting, named, hardware, reason)]
+    there = f"libfabric {version} has " + ", ".join(_words(*network) for network in networks)
+    best, of, _, is_rdma = networks[0]
+    if setting == "libfabric" or named or (is_rdma and hardware):
+        return [ok(_CHECK, f"{there}; jobs take {best} ({of})")]
+    return [ok(_CHECK, f"{there}; none is RDMA, so bytes between machines go over TCP")]
+
+
+def _missing(setting: str, named: bool, hardware: list[str], reason: str) -> Finding:
+    """There is no network that the settings allow."""
+    if setting == "libfabric":
+        return error(
+            _CHECK,
+            f"fabric = libfabric cannot be had: {reason}",
+            "install libfabric with the provider, or set fabric = auto",
+        )
+    if not named and not hardware:
+        return ok(_CHECK, "no RDMA device here: bytes between machines go over TCP")
+    seen = f"there is RDMA hardware ({', '.join(hardware)}), but " if hardware else ""
+    return note(
+        _CHECK,
+        f"{seen}bytes between machines go over TCP: {reason}",
+        "install libfabric with the provider of the device, or set fabric = tcp",
+    )
+
+
+def _words(provider: str, device: str, speed: int | None, is_rdma: bool) -> str:
+    """A network in words."""
+    about = [device]
+    if speed is not None:
+        about.append(f"{speed / 1e9:g} Gb/s")
+    if is_rdma:
+        about.append("RDMA")
+    return f"{provider} ({', '.join(about)})"
