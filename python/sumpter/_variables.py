@@ -349,7 +349,7 @@ TUNING = (
     Variable("HOROVOD_THREAD_AFFINITY", note="lanes run near their interface: pin_lanes"),
     Variable("DMLC_NODE_HOST", "interfaces", "an address of this machine"),
     Variable("DMLC_INTERFACE", "interfaces"),
-    Variable("DMLC_ENABLE_RDMA", note="RDMA is used where both ends have it; see fabric"),
+    Variable("DMLC_ENABLE_RDMA", note="RDMA is used where fabric_provider names it"),
     Variable("PS_VERBOSE", note="SUMPTER_LOG says what is logged"),
     Variable(
         "BYTEPS_PARTITION_BYTES",

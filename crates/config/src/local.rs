@@ -25,7 +25,7 @@ pub enum LocalLink {
 /// How the bytes of tensors go between machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fabric {
-    /// Placed in the peer's memory where both ends have hardware for it, else over TCP.
+    /// Placed in the peer's memory where both ends name a provider or a device, else over TCP.
     #[default]
     Auto,
     /// Over TCP.

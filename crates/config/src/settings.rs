@@ -409,8 +409,9 @@ pub const SETTINGS: &[Setting] = &[
         range: "auto, tcp or libfabric",
         doc: "How the bytes of tensors go between machines: over TCP, or placed in the peer's \
               registered memory (RDMA) by libfabric, which must be installed. auto: placed where \
-              both ends have an RDMA device or name a provider, else TCP. libfabric: an error \
-              where that cannot be had. Placed bytes are not encrypted.",
+              both ends name a provider or a device (fabric_provider, fabric_device) and have \
+              it, else TCP. libfabric: an error where that cannot be had. Placed bytes are not \
+              encrypted.",
         put: |c, v| v.parse().ok().map(|x| c.fabric = x),
     },
     Setting {

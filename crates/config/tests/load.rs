@@ -92,6 +92,8 @@ fn every_setting_is_read_from_its_variable_and_from_its_argument() {
         ("trunk_gbps", "100"),
         ("device_group", "host/0"),
         ("interfaces", "eth0,eth1"),
+        ("fabric_provider", "verbs"),
+        ("fabric_device", "mlx5_0"),
         ("codecs", "mine,of.a.package"),
         ("timeline", "/a/t.json"),
         ("record_order", "/a/recorded"),

@@ -1,14 +1,9 @@
 //! Whether this process places bytes in its peers' memory (RDMA), and in which network.
 
-use std::path::Path;
-
 use sumpter_config::{Config, Fabric};
 use sumpter_fabric::{Choice, providers};
 
 use crate::error::NodeError;
-
-/// Where Linux lists what can place bytes: InfiniBand, RoCE, EFA and Omni-Path; Slingshot.
-const RDMA_DEVICES: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 
 /// A network in which bytes can be placed.
 #[derive(Clone, Debug)]
@@ -26,7 +21,7 @@ pub(crate) fn placed_network(config: &Config) -> Result<Option<PlacedNetwork>, N
     let Config { fabric_provider: provider, fabric_device: device, .. } = config;
     let is_required = config.fabric == Fabric::Libfabric;
     let is_named = provider.is_some() || device.is_some();
-    if config.fabric == Fabric::Tcp || !(is_required || is_named || has_rdma()) {
+    if config.fabric == Fabric::Tcp || !(is_required || is_named) {
         return Ok(None);
     }
     if config.tls()?.is_some() && config.tls_data {
@@ -42,10 +37,7 @@ pub(crate) fn placed_network(config: &Config) -> Result<Option<PlacedNetwork>, N
     }
     let choice = Choice { provider: provider.clone(), device: device.clone() };
     match providers(&choice) {
-        Ok(found) if is_required || is_named || found[0].is_rdma => {
-            Ok(Some(PlacedNetwork { choice, is_required }))
-        }
-        Ok(_) => Ok(None),
+        Ok(_) => Ok(Some(PlacedNetwork { choice, is_required })),
         Err(reason) if is_required => Err(NodeError::Refused(format!(
             "fabric = libfabric cannot be had: {reason}; or set fabric = auto"
         ))),
@@ -54,11 +46,4 @@ pub(crate) fn placed_network(config: &Config) -> Result<Option<PlacedNetwork>, N
             Ok(None)
         }
     }
-}
-
-/// Whether there may be hardware to look for.
-fn has_rdma() -> bool {
-    let holds_any =
-        |path: &str| Path::new(path).read_dir().is_ok_and(|mut dir| dir.next().is_some());
-    RDMA_DEVICES.into_iter().any(holds_any)
 }

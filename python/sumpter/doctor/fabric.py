@@ -7,7 +7,7 @@ from sumpter.doctor.probe import Probe
 
 _CHECK = "placed writes"
 
-# Where Linux lists devices that may place bytes (crates/node/src/fabric.rs).
+# Where Linux lists devices that may place bytes: InfiniBand, RoCE, EFA, Omni-Path; Slingshot.
 _DEVICES = ("/sys/class/infiniband", "/sys/class/cxi")
 
 
@@ -25,8 +25,17 @@ def check_fabric(probe: Probe) -> list[Finding]:
         return [_missing(setting, named, hardware, reason)]
     there = f"libfabric {version} has " + ", ".join(_words(*network) for network in networks)
     best, of, _, is_rdma = networks[0]
-    if setting == "libfabric" or named or (is_rdma and hardware):
+    if setting == "libfabric" or named:
         return [ok(_CHECK, f"{there}; jobs take {best} ({of})")]
+    if is_rdma and hardware:
+        core = best.partition(";")[0]
+        return [
+            note(
+                _CHECK,
+                f"{there}; bytes between machines go over TCP, since no provider is named",
+                f"set fabric_provider = {core} on every machine to place them by RDMA",
+            )
+        ]
     return [ok(_CHECK, f"{there}; none is RDMA, so bytes between machines go over TCP")]
 
 

@@ -198,7 +198,7 @@ impl Library {
         if hints.is_null() {
             return Vec::new();
         }
-        // SAFETY: as above; strings are from malloc, as fi_freeinfo expects.
+        // SAFETY: as above; the string is from malloc, as fi_freeinfo expects.
         unsafe {
             let info = &mut *hints;
             info.caps = ffi::FI_RMA;
@@ -214,10 +214,6 @@ impl Library {
                 | ffi::FI_MR_ALLOCATED
                 | ffi::FI_MR_PROV_KEY
                 | ffi::FI_MR_ENDPOINT;
-            if let Some(name) = choice.provider.as_deref().and_then(|name| CString::new(name).ok())
-            {
-                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
-            }
             if let Some(name) = choice.device.as_deref().and_then(|name| CString::new(name).ok()) {
                 domain.name = libc::strdup(name.as_ptr());
             }
@@ -288,7 +284,12 @@ impl Info {
 
     fn fits(&self, choice: &Choice) -> bool {
         let Provider { name, device, .. } = self.provider();
-        let named = |wanted: &String| *wanted == name || Some(wanted.as_str()) == core(&name);
+        let named = |wanted: &String| {
+            // What is `tcp` from libfabric 1.18 on was called `net` before.
+            *wanted == name
+                || Some(wanted.as_str()) == core(&name)
+                || wanted == "tcp" && name == "net"
+        };
         choice.provider.as_ref().map_or(!is_unfit(&name), named)
             && choice.device.as_ref().is_none_or(|wanted| *wanted == device)
     }
@@ -296,7 +297,8 @@ impl Info {
     /// The lower the better.
     fn rank(&self) -> (usize, usize) {
         let name = self.provider().name;
-        let order = ["efa", "cxi", "opx", "verbs", "psm3", "psm2", "tcp", "net"];
+        let order = ["efa", "cxi", "opx", "verbs", "psm3", "psm2", "tcp"];
+        let name = if name == "net" { "tcp".to_owned() } else { name };
         let position = |wanted: &&str| Some(*wanted) == core(&name);
         // A provider of its own before one made of layers.
         (order.iter().position(position).unwrap_or(order.len()), name.len())

@@ -40,6 +40,14 @@ pub(crate) struct Socket {
     pub peer: String,
 }
 
+impl Socket {
+    /// Whether a way to place bytes is being tried, after the handshake.
+    pub(crate) fn is_settling(&self) -> bool {
+        let through = matches!(self.phase, Phase::ToLane(_) | Phase::FromWorker(_));
+        through && self.deadline.is_some()
+    }
+}
+
 /// Why a handshake ended without a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GreetError {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use sumpter_coordinator::{Origin, Shares};
-use sumpter_endpoint::Link;
+use sumpter_endpoint::{Link, Readiness};
 use sumpter_transport::{
     FabricLink, ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, limit_silence, unix_connect,
 };
@@ -33,6 +33,10 @@ pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// hold, so that these windows say who gets how much of a busy link, and not losses, which would
 /// give each connection the same.
 const SHARED_WINDOW_BYTES: f64 = (1 << 20) as f64;
+
+/// Providers make progress with their own connections when they are asked, and tell no descriptor
+/// of all that happens meanwhile: they are asked so often until the way is open.
+const SETTLING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Less would not be worth a packet. TCP links raise it to two segments.
 const LEAST_WINDOW_BYTES: u32 = 8 << 10;
@@ -236,9 +240,23 @@ impl Sockets {
         (0..self.table.len()).filter(|i| self.table[*i].as_ref().is_some_and(late)).collect()
     }
 
-    /// The earliest deadline of a handshake.
+    /// Gives each connection that tries a way to place bytes another turn.
+    pub(crate) fn settle(&mut self) {
+        for (index, socket) in self.table.iter_mut().enumerate() {
+            let Some(socket) = socket else { continue };
+            if socket.is_settling() {
+                socket.link.ready(Readiness::default());
+                self.turns.ask(index);
+            }
+        }
+    }
+
+    /// The earliest deadline of a handshake, or when a way to place bytes is tried again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.table.iter().flatten().filter_map(|s| s.deadline).min()
+        let sockets = self.table.iter().flatten();
+        let settling = sockets.clone().any(Socket::is_settling);
+        let again = settling.then(|| Instant::now() + SETTLING_PAUSE);
+        again.or_else(|| sockets.filter_map(|s| s.deadline).min())
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Socket> {
