@@ -160,6 +160,8 @@ def _show(result: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from sumpter_lab.reproduce.case import plain
+
     head = f"{result['name']}: {result['paper']}, {result['place']}"
     parts: list[Any] = [Text(head, style="bold"), Text(f"claim: {result['claim']}")]
     parts.append(Text(f"how: {result['how']}"))
@@ -175,13 +177,6 @@ def _show(result: dict[str, Any]) -> None:
     parts += ["", *(Text(plain(note)) for note in notes if note)] if any(notes) else []
     parts += ["", Text(f"verdict: {result['verdict']}", style="bold")]
     print_parts(parts, wraps=True)
-
-
-def plain(text: str) -> str:
-    """A note without the marks of Markdown; a link becomes its words and its page."""
-    from sumpter_lab.reproduce.page import LINK
-
-    return LINK.sub(r"\1 (docs/measurements/\2)", text).replace("**", "")
 
 
 def _summary(results: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from sumpter_lab.reproduce.case import (
     NOT_AT_HAND,
     Asked,
     Case,
+    Claim,
     Found,
     How,
     Line,
@@ -118,6 +119,16 @@ def _gpus(asked: Asked) -> Sequence[int]:
     return _QUICK_GPUS if asked.quick else (8, 16, 32, 64, 128, 256)
 
 
+def _bounded(text: str, printed: float, bound: float, more: str = "") -> Claim:
+    """A figure of the paper beside the bound of links, which refutes what is above it only."""
+    ours = f"at most {bound:.1%}, the bound of links{more}"
+    if bound < printed - _NEAR:
+        return judged(text, f"{printed:.1%}", ours, False)
+    if bound <= printed + _NEAR:
+        return judged(text, f"{printed:.1%}", ours, True)
+    return undecided(text, f"{printed:.1%}", ours)
+
+
 def _fitted() -> str:
     latency_us = 1e6 * byteps.fitted_latency_s()
     return (
@@ -138,30 +149,12 @@ def fig15(asked: Asked) -> Found:
     return Found(
         setup="1 to 32 machines of 8 GPUs with NVLink and a NIC of 100 Gb/s, ResNet-50 and VGG-16",
         claims=[
-            judged(
-                "BytePS scales better than all-reduce with 256 GPUs, ResNet-50",
-                f"{byteps.PAPER_BYTEPS:.1%} against {byteps.PAPER_ALLREDUCE:.0%}",
-                f"{ours:.1%} against {resnet['allreduce_with_latency']:.1%}, of which the latter "
-                "is fitted",
-                ours > resnet["allreduce_with_latency"] + _NEAR,
-            ),
-            judged(
-                "BytePS' scaling factor with 256 GPUs, ResNet-50",
-                f"{byteps.PAPER_BYTEPS:.1%}",
-                f"at most {ours:.1%}: the bound of links",
-                abs(ours - byteps.PAPER_BYTEPS) <= _NEAR,
-            )
-            if ours < byteps.PAPER_BYTEPS + _NEAR
-            else undecided(
-                "BytePS' scaling factor with 256 GPUs, ResNet-50",
-                f"{byteps.PAPER_BYTEPS:.1%}",
-                f"at most {ours:.1%}: the bound of links",
-            ),
-            judged(
-                "all-reduce's follows from the bandwidth of links",
-                f"{byteps.PAPER_ALLREDUCE:.0%}",
-                f"{ring:.1%}",
-                abs(ring - byteps.PAPER_ALLREDUCE) <= _NEAR,
+            _bounded("BytePS' scaling factor with 256 GPUs, ResNet-50", byteps.PAPER_BYTEPS, ours),
+            _bounded(
+                "all-reduce's scaling factor with 256 GPUs, ResNet-50",
+                byteps.PAPER_ALLREDUCE,
+                ring,
+                f"; {resnet['allreduce_with_latency']:.1%} with a latency that is fitted to it",
             ),
             undecided(
                 "BytePS over all-reduce, VGG-16, 256 GPUs",
@@ -259,12 +252,18 @@ def breakdown(asked: Asked) -> Found:
                 f"{away[0]:.1%} at k = 16, {away[1]:.1%} at k = 32",
                 abs(max(away) - inside) <= _NEAR,
             ),
-            judged(
+            undecided(
                 "placement of sums gains",
                 f"{placement:.0%}",
                 f"{placed[0]:.1%} at k = 16, {placed[1]:.1%} at k = 32: what the paper has lies "
                 "between",
-                min(placed) <= placement <= max(placed),
+            )
+            if min(placed) <= placement <= max(placed)
+            else judged(
+                "placement of sums gains",
+                f"{placement:.0%}",
+                f"{placed[0]:.1%} at k = 16, {placed[1]:.1%} at k = 32",
+                False,
             ),
             judged(
                 "the summation service gains, as workers update",

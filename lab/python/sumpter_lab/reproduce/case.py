@@ -6,6 +6,7 @@ and the case's verdict follows from those of its claims.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -20,6 +21,9 @@ PHUB = "PHub (SoCC 2018)"
 NETAI = "NetAI 2020"
 SCHEDULING = "ByteScheduler (SOSP 2019), AutoByte"
 PAPERS = (BYTEPS, PHUB, NETAI, SCHEDULING)
+_PERCENT = re.compile(r"(?<=\d)%")
+# Links of Markdown, relative to docs/measurements.
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 
 
 class How(StrEnum):
@@ -166,18 +170,29 @@ class Case:
 
 
 def described(case: Case, found: Found) -> dict[str, Any]:
-    """The object of a case as files have it."""
+    """The object of a case as files have it. Percentages have a blank before their sign."""
+
+    def spaced(text: str) -> str:
+        return _PERCENT.sub(" %", text)
+
     return {
         "name": case.name,
         "paper": case.paper,
         "place": case.place,
         "claim": case.claim,
         "how": str(case.how),
-        "setup": found.setup,
+        "setup": spaced(found.setup),
         "verdict": str(found.verdict),
-        "claims": [asdict(claim) for claim in found.claims],
-        "why": found.why,
-        "declared": list(found.declared),
+        "claims": [
+            {name: spaced(text) for name, text in asdict(claim).items()} for claim in found.claims
+        ],
+        "why": spaced(found.why),
+        "declared": [spaced(note) for note in found.declared],
         "plots": [asdict(plot) for plot in found.plots],
         "rows": [dict(row) for row in found.rows],
     }
+
+
+def plain(text: str) -> str:
+    """A note without the marks of Markdown; a link becomes its words and its page."""
+    return _LINK.sub(r"\1 (docs/measurements/\2)", text).replace("**", "")

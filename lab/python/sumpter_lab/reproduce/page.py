@@ -21,8 +21,6 @@ from sumpter_lab.scaffold.results.document import REPRODUCE
 
 ROOT = Path(__file__).resolve().parents[4]
 RECORDS = ROOT / "lab" / "records"
-# Links of Markdown that lead to another file.
-LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _WIDTH = 100
 _NO_RECORD = "no record yet"
 

@@ -10,6 +10,7 @@ from typing import Any
 from sumpter_lab.scaffold.results.output import save_picture
 
 _MARKERS = "osv^DP*X"
+_MOST_TICKS = 12  # that are named each
 _BARS = 0.8  # of the room between two groups
 
 
@@ -31,7 +32,7 @@ def draw(plot: Mapping[str, Any], file: Path) -> None:
         panel.set_ylim(bottom=0)
     panel.grid(alpha=0.3)
     if len(plot["lines"]) > 1:
-        panel.legend(fontsize="small")
+        picture.legend(loc="outside lower center", ncols=2, fontsize="small")
     save_picture(picture, file, 150)
 
 
@@ -44,8 +45,9 @@ def _lines(panel: Any, plot: Mapping[str, Any]) -> None:
     if plot["log_x"]:
         panel.set_xscale("log")
     ticks = sorted({x for line in plot["lines"] for x in line["x"]})
-    panel.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    panel.minorticks_off()
+    if len(ticks) <= _MOST_TICKS:
+        panel.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        panel.minorticks_off()
 
 
 def _bars(panel: Any, plot: Mapping[str, Any]) -> None:
