@@ -84,6 +84,6 @@ CASES = (
         "AutoByte's gains",
         [undecided("gains over static sizes", NOT_AT_HAND)],
         "What these figures show is not available as text. Gains over static sizes are "
-        "autobyte-fig6 and autobyte-fig7, over 600 simulated cells [Tuners](tuning.md).",
+        "autobyte-fig6 and autobyte-fig7, and over 600 simulated cells in [Tuners](tuning.md).",
     ),
 )

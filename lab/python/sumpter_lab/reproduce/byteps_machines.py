@@ -273,9 +273,9 @@ def breakdown(asked: Asked) -> Found:
             ),
         ],
         why="A server's optimizer runs once for a sum of 32 contributions, which keep its link "
-        "busy for longer, so that it is hidden. To cost 15 % it would have to be slower than half "
-        f"a gigabyte of gradients a second on each server ({_PAGE}#from-a-parameter-server-to"
-        "-byteps).".replace(f"{_PAGE}#", "[BytePS' evaluation](byteps-evaluation.md#"),
+        "busy for longer, so that it is hidden. To cost 12 % it would have to be as slow as 0.35 "
+        "GB/s of gradients on each server ([BytePS' evaluation]"
+        "(byteps-evaluation.md#from-a-parameter-server-to-byteps)).",
         declared=(
             *_ASSUMED,
             "Gains are bounds: those of links, without compute to hide them behind.",

@@ -34,7 +34,7 @@ from sumpter_lab.reproduce.cases import ALL, find
 from sumpter_lab.reproduce.run import judged_record, newest, read, run, save
 from sumpter_lab.scaffold.results.document import REPRODUCE, DocumentError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 RECORDS = ROOT / "lab" / "records"
 OPEN, PARTLY, REFUTED, REPRODUCED = (
     Verdict.OPEN,
@@ -383,7 +383,7 @@ def test_names_that_are_near_are_suggested() -> None:
     assert isinstance(find("netai-fig8"), Case)
     with pytest.raises(UsageError, match="netai-fig6"):
         find("netai-fig9")
-    with pytest.raises(UsageError, match="autobyte-fig3 or"):
+    with pytest.raises(UsageError, match="autobyte-fig7 or"):
         find("autobyte")
 
 
