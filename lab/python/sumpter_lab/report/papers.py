@@ -35,10 +35,12 @@ def _section(name: str, paper: str, cases: Sequence[Row]) -> Section:
         for number, claim in enumerate(case["claims"])
     ]
     about = [
-        (case["name"], case["place"], case["how"], case["verdict"], plain(case["why"]))
+        (case["name"], case["place"], case["how"], case["verdict"], plain(case["why"], pages=False))
         for case in cases
     ]
-    declared = [(case["name"], plain(note)) for case in cases for note in case["declared"]]
+    declared = [
+        (case["name"], plain(note, pages=False)) for case in cases for note in case["declared"]
+    ]
     tables = [
         Table("Claims", _HEADS, rows),
         Table("Cases", ("case", "in the paper", "how", "verdict", "where ours differs"), about),
@@ -62,24 +64,30 @@ def _figure(case: Row, plot: Mapping[str, Any]) -> Figure:
     import plotly.graph_objects as go
 
     drawn = go.Figure()
+    values = list(dict.fromkeys(x for line in plot["lines"] for x in line["x"]))
     for index, line in enumerate(plot["lines"]):
         label = theme.plain(line["label"])
         color = theme.GREY if line["reference"] else theme.color(index)
         if plot["bars"]:
-            names = [theme.plain(one, 40) for one in line["x"]]
+            # Horizontal: readable names on a phone too.
+            names = [theme.plain(one, 30) for one in line["x"]]
             marker = {"color": color, "pattern": theme.pattern(index)}
-            drawn.add_bar(x=names, y=line["y"], name=label, marker=marker)
+            drawn.add_bar(y=names, x=line["y"], name=label, orientation="h", marker=marker)
         else:
             style = theme.line(index)
             style["line"]["color"] = style["marker"]["color"] = color
             drawn.add_scatter(x=line["x"], y=line["y"], name=label, **style)
-    layout = {"barmode": "group"} if plot["bars"] else {}
-    theme.finish(drawn, x=theme.plain(plot["x"]), y=theme.plain(plot["y"]), **layout)
-    if plot["from_zero"]:
-        drawn.update_yaxes(rangemode="tozero")
-    if plot["log_x"]:
-        drawn.update_xaxes(type="log")
-    values = list(dict.fromkeys(x for line in plot["lines"] for x in line["x"]))
+    x, y = theme.plain(plot["x"]), theme.plain(plot["y"])
+    if plot["bars"]:
+        height = theme.rows_height(len(values) * len(plot["lines"]))
+        theme.finish(drawn, x=y, y=x, height=height, barmode="group")
+        drawn.update_yaxes(autorange="reversed")
+    else:
+        theme.finish(drawn, x=x, y=y)
+        if plot["from_zero"]:
+            drawn.update_yaxes(rangemode="tozero")
+        if plot["log_x"]:
+            drawn.update_xaxes(type="log", tickvals=values, ticktext=[f"{x:g}" for x in values])
     columns = {
         line["label"]: dict(zip(line["x"], line["y"], strict=True)) for line in plot["lines"]
     }

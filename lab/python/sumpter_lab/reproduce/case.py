@@ -193,6 +193,7 @@ def described(case: Case, found: Found) -> dict[str, Any]:
     }
 
 
-def plain(text: str) -> str:
-    """A note without the marks of Markdown; a link becomes its words and its page."""
-    return _LINK.sub(r"\1 (docs/measurements/\2)", text).replace("**", "")
+def plain(text: str, pages: bool = True) -> str:
+    """A note without the marks of Markdown; a link becomes its words, and the path of its page."""
+    shown = r"\1 (docs/measurements/\2)" if pages else r"\1"
+    return _LINK.sub(shown, text).replace("**", "")
