@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from command_lines import parse
 from sumpter._failure import Failure, UsageError
 from sumpter.cli import main, plugins
 from sumpter_lab import report
@@ -245,6 +246,12 @@ def test_an_instrument_that_fails_is_named() -> None:
     case = replace(find("phub-affinity"), measurements=(broken,))
     with pytest.raises(Failure, match="`sumpter bench ablate nothing` ended with code 2"):
         run(case)
+
+
+def test_every_instrument_has_the_options_that_it_is_given() -> None:
+    for case in ALL:
+        for one in case.measurements:
+            parse(["sumpter", *one.command, one.output, f"rows{one.suffix}"])
 
 
 def test_the_newest_record_counts_and_none_is_no_result(tmp_path: Path) -> None:
