@@ -11,10 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sumpter._failure import Failure
+from sumpter_lab.local.report import busy_note
 from sumpter_lab.reproduce import picture
 from sumpter_lab.reproduce.case import Asked, Case, Found, How, Measurement, described
 from sumpter_lab.scaffold.results import record
@@ -35,7 +37,11 @@ def run(
     Raises Failure where the machine lacks what the case needs, and what its instruments raise.
     """
     began_s = time.monotonic()
+    busy = busy_note() if case.how in (How.MEASURED, How.EMULATED) else None
     found = _found(case, Asked(quick, note))
+    if busy is not None:
+        note(busy)
+        found = replace(found, declared=(*found.declared, f"Other programs ran: {busy}."))
     took = {"seconds": time.monotonic() - began_s, "quick": quick and case.how.is_exact}
     return described(case, found) | took | record.environment()
 

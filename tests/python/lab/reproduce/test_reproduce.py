@@ -236,9 +236,24 @@ def test_a_measured_case_runs_its_instrument(tmp_path: Path) -> None:
     words = (*small.command, "--bytes", "1MiB", "--chunk-bytes", "16KiB", "--rounds", "1")
     noted: list[str] = []
     result = run(replace(case, measurements=(replace(small, command=words),)), note=noted.append)
-    assert noted == [f"sumpter {' '.join(words)}"]
+    assert noted[0] == f"sumpter {' '.join(words)}"
     assert [row["threads"] for row in result["rows"]] == [1, 2]
     assert result["verdict"] in (REPRODUCED, REFUTED)
+
+
+@pytest.mark.parametrize(("name", "is_measured"), [("phub-affinity", True), ("phub-table2", False)])
+def test_a_busy_machine_is_declared_where_it_matters(
+    name: str, is_measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (7.0, 7.0, 7.0))
+    case = find(name)
+    if is_measured:
+        found = Found("", [undecided("", "")])
+        case = replace(case, measurements=(), judge=None, find=lambda asked: found)
+    noted: list[str] = []
+    declared = run(case, note=noted.append)["declared"]
+    assert any("load 7.0" in text for text in declared) == is_measured
+    assert bool(noted) == is_measured
 
 
 def test_an_instrument_that_fails_is_named() -> None:
