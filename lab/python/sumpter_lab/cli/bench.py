@@ -64,8 +64,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="Sum all gradients of alexnet, bert-large, gpt2, resnet18, resnet50 or vgg16 instead "
-        "of one tensor; the peer is then DDP over Gloo.",
+        help="Sum all gradients of alexnet, bert-large, gpt2, resnet18, resnet50, resnet101 or "
+        "vgg16 instead of one tensor; the peer is then DDP over Gloo.",
     ),
 ]
 ScaleOption = Annotated[

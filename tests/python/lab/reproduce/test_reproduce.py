@@ -58,7 +58,7 @@ EXACT = {
     "phub-table2": [REPRODUCED] * 4,
     "phub-fig19": [REPRODUCED, REPRODUCED, REFUTED],
     "phub-gloo": [REFUTED, OPEN],
-    "netai-fig6": [REPRODUCED] * 2,
+    "netai-fig6": [REPRODUCED] * 3,
     "netai-fig7": [REPRODUCED],
     "netai-fig8": [REPRODUCED] * 3,
     "bytescheduler-order": [REPRODUCED, REFUTED],
