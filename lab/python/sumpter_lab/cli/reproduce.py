@@ -23,9 +23,9 @@ EXAMPLE = (
     "sumpter reproduce --all --quick -o papers; sumpter report papers/*.json -o papers.html"
 )
 CasesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[CASE]...", help="Cases by name; none lists them.")
+    list[str] | None, typer.Argument(metavar="CASE", help="Cases by name; none lists them.")
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Run every case; takes about a night.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Run every case; takes hours.")]
 QuickOption = Annotated[
     bool,
     typer.Option(
