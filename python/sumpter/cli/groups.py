@@ -14,7 +14,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "report",
     ),
     "Plan": ("plan", "record", "whatif"),
-    "Check and measure": ("doctor", "bug-report", "config", "bench"),
+    "Check and measure": ("doctor", "bug-report", "config", "bench", "reproduce"),
 }
 
 

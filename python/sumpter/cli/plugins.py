@@ -19,6 +19,7 @@ COMMANDS = {
     "record": "Run a training script in PyTorch and write the profile of its model.",
     "whatif": "Say what an iteration would take on other networks, and why.",
     "report": "Make one page of HTML about a run: timeline, share of the optimum, what-if, advice.",
+    "reproduce": "Run the papers' figures and tables, and judge them: a list, one, or all.",
     "bench": "Measure how far Sumpter is from the limit of a network, and what it survives.",
 }
 

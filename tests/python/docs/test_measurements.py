@@ -18,7 +18,9 @@ PAGES = sorted(FOLDER.glob("*.md"))
 RESULTS = [page for page in PAGES if page.name not in WITHOUT_RESULTS]
 RECORD = re.compile(r"lab/records/([\w-]+)")
 # Prints the same figures on every machine, so that it needs no record.
-EXACT = re.compile(r"cargo test .*--nocapture|python -m sumpter_lab\.whatif\.byteps")
+EXACT = re.compile(
+    r"cargo test .*--nocapture|python -m sumpter_lab\.(whatif\.byteps|reproduce\.page)"
+)
 # What only a measurement tells.
 FIGURE = re.compile(
     r"\d(?:\.\d+)? ?(?:GB/s|s/GB|µs|us\b)"

@@ -143,7 +143,7 @@ def test_a_model_is_a_load_of_all_its_tensors() -> None:
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="resnet18, resnet50, vgg16"):
+    with pytest.raises(UsageError, match="resnet18, resnet50, resnet101, vgg16"):
         spec.model("lenet")
 
 

@@ -213,6 +213,7 @@ def test_a_log_of_additions_is_read(tmp_path) -> None:
         ("gpt2", 148, 124_439_808),
         ("resnet18", 62, 11_689_512),
         ("resnet50", 161, 25_557_032),
+        ("resnet101", 314, 44_549_160),
         ("vgg16", 32, 138_357_544),
     ],
 )
@@ -227,7 +228,10 @@ def test_architectures_have_their_published_sizes(name, tensors, parameters) -> 
     ("name", "multiply_adds"),
     # He et al., table 1 and section 3.3; the authors of AlexNet give none, so its figure is the one
     # that is usually given.
-    [("resnet18", 1.8e9), ("resnet50", 3.8e9), ("vgg16", 15.3e9), ("alexnet", 0.72e9)],
+    [
+        *(("resnet18", 1.8e9), ("resnet50", 3.8e9), ("resnet101", 7.6e9)),
+        *(("vgg16", 15.3e9), ("alexnet", 0.72e9)),
+    ],
 )
 def test_architectures_have_their_published_arithmetic(name, multiply_adds) -> None:
     total = sum(layer.multiply_adds for layer in architectures.operations(name))

@@ -185,7 +185,9 @@ def test_recorded_measurements_make_a_page(file: Path, run) -> None:
     code, err, page = run(file)
     assert code == 0, err
     contents = Contents(page)
-    assert contents.plots and all(plot["data"] for plot in contents.plots.values())
+    # A theorem has nothing to draw.
+    assert contents.plots or file.parent.name == "papers"
+    assert all(plot["data"] for plot in contents.plots.values())
     assert all(len(rows) > 1 for rows in contents.tables.values())
 
 

@@ -64,8 +64,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="Sum all gradients of alexnet, bert-large, gpt2, resnet18, resnet50 or vgg16 instead "
-        "of one tensor; the peer is then DDP over Gloo.",
+        help="Sum all gradients of alexnet, bert-large, gpt2, resnet18, resnet50, resnet101 or "
+        "vgg16 instead of one tensor; the peer is then DDP over Gloo.",
     ),
 ]
 ScaleOption = Annotated[
@@ -150,7 +150,7 @@ ModelsOption = Annotated[
         "--model",
         metavar="NAME,..",
         help="Instead of single tensors, all gradients of alexnet, bert-large, gpt2, resnet18, "
-        "resnet50 or vgg16, by push_pull and by DDP; the peer is then DDP over Gloo.",
+        "resnet50, resnet101 or vgg16, by push_pull and by DDP; the peer is then DDP over Gloo.",
     ),
 ]
 MinBytesOption = Annotated[

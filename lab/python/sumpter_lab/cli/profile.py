@@ -19,7 +19,7 @@ ProfileOption = Annotated[
         "-p",
         metavar="FILE|NAME",
         help="A profile's file, or a published architecture: alexnet, bert-large, gpt2, resnet18, "
-        "resnet50 or vgg16.",
+        "resnet50, resnet101 or vgg16.",
     ),
 ]
 

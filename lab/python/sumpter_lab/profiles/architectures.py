@@ -199,5 +199,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": Architecture(_gpt2, 8),
     "resnet18": Architecture(lambda: _resnet((2, 2, 2, 2), (3, 3), 1), 64),
     "resnet50": Architecture(lambda: _resnet((3, 4, 6, 3), (1, 3, 1), 4), 32),
+    "resnet101": Architecture(lambda: _resnet((3, 4, 23, 3), (1, 3, 1), 4), 32),
     "vgg16": Architecture(_vgg16, 32),
 }

@@ -30,10 +30,14 @@ class Cell:
     gbps: float
     overlaps: bool  # the next forward pass begins early, in the order of need
     switched_gbps: float | None = None  # what the bandwidth changes to, and back from
+    first: Point | None = None  # the sizes at the start; None: a job's own
 
     @property
     def start(self) -> Point:
-        """The default sizes of a job on these links: a plan cuts partitions to fit the credit."""
+        """The sizes at the start, by default those of a job on these links: a plan cuts partitions
+        to fit the credit."""
+        if self.first is not None:
+            return self.first
         return Point(PARTITION, _native.default_credit(self.gbps), CHUNK)
 
 

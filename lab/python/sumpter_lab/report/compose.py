@@ -76,7 +76,7 @@ def make(
     if not paths:
         raise ReportError(f"expected at least one file: {inputs.KNOWN}")
     asked = inputs.Options(question.batch_time_s, question.add_estimate)
-    read = [inputs.read(Path(path), asked) for path in paths]
+    read = _joined([inputs.read(Path(path), asked) for path in paths])
     sections = tuple(section for one in read for section in _sections(one, question, advance))
     names = read[0].name if len(read) == 1 else f"{len(read)} files"
     from sumpter_lab.report.page import render
@@ -90,6 +90,16 @@ def write(page: Page, path: str | Path) -> None:
         Path(path).write_text(page.html, encoding="utf-8")
     except OSError as error:
         raise ReportError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _joined(read: Sequence[inputs.Input]) -> list[inputs.Input]:
+    """The files, those of the papers' cases as one in the place of the first."""
+    cases = [one for one in read if one.kind == "reproduce"]
+    if len(cases) < 2:
+        return list(read)
+    rows = [row for one in cases for row in one.content]
+    whole = inputs.Input(f"{len(cases)} files of cases", "reproduce", rows)
+    return [whole if one is cases[0] else one for one in read if one not in cases[1:]]
 
 
 def _sections(one: inputs.Input, question: Question, advance: Advance | None) -> Iterator[Section]:
@@ -110,6 +120,10 @@ def _sections(one: inputs.Input, question: Question, advance: Advance | None) ->
         from sumpter_lab.report import emulated
 
         yield emulated.section(one.name, one.content)
+    elif one.kind == "reproduce":
+        from sumpter_lab.report import papers
+
+        yield from papers.sections(one.name, one.content)
     elif one.kind == "tune":
         from sumpter_lab.report import tuned
 

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sumpter_lab.scaffold.results import schema
-from sumpter_lab.scaffold.results.document import REPLAY, TUNE, DocumentError, parse, refuse
+from sumpter_lab.scaffold.results.document import (
+    REPLAY,
+    REPRODUCE,
+    TUNE,
+    DocumentError,
+    parse,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from sumpter.profiles import Profile
 
-KNOWN = "a profile, a trace, or what `sumpter bench` wrote"
-_DOCUMENTS = {"replay": REPLAY, "tune": TUNE}
+KNOWN = "a profile, a trace, or what `sumpter bench` or `reproduce` wrote"
+_DOCUMENTS = {"replay": REPLAY, "reproduce": REPRODUCE, "tune": TUNE}
 # Perfetto's files begin with a packet: field 1, of known length.
 _PACKET = b"\x0a"
 # Text has none of these; a trace has them from its first packet on.
@@ -38,8 +45,7 @@ class Options:
 class Input:
     """One file: its name as shown, what it is, and its content.
 
-    `kind` is "profile", "trace", a kind of `schema.KINDS`, "replay", "tune",
-    "tenants" or "chaos".
+    `kind` is "profile", "trace" or a kind of `schema.KINDS`.
     """
 
     name: str

@@ -18,7 +18,7 @@ from sumpter import _native
 from sumpter_lab.report import theme
 from sumpter_lab.report.blocks import Cell, Section
 
-_LONG = 60  # characters of a cell
+_LONG = 40  # characters of a cell
 _PACKAGE = "sumpter_lab.report"
 
 

@@ -34,7 +34,7 @@ _MODELS = {
     "gpt2": (8, 12e12),
 }
 _FITTED_TO = 1e-4  # of the scaling factor
-_WAYS = {
+WAYS = {
     "roots: the GPUs that share no switch with the NIC, in turn": "rule",
     "root: GPU 2": "roots=gpu-2",
     "roots: GPUs 2 and 3": "roots=gpu-2+gpu-3",
@@ -130,7 +130,7 @@ def by_roots() -> Iterator[tuple[str, list[float]]]:
     """Each way of adding inside a machine: seconds of a round of 1 GiB over 8 machines without
     helpers and with 8, and the scaling factors of BERT-large in both."""
     model = profile("bert-large")
-    for words, local in _WAYS.items():
+    for words, local in WAYS.items():
         cases = [sumpter(8, servers, local_reduction=local) for servers in (0, 8)]
         yield words, [*map(round_s, cases), *(scaling(model, case) for case in cases)]
 
@@ -148,9 +148,8 @@ def without_nvlink() -> Iterator[tuple[str, list[float]]]:
         yield words, [round_s(listed(text, **fields)) for text in texts]
 
 
-def steps() -> list[tuple[str, Case]]:
-    """From a parameter server to BytePS, one step after another, at 256 GPUs and 16 helpers."""
-    helpers = MACHINES // 2
+def steps(helpers: int = MACHINES // 2) -> list[tuple[str, Case]]:
+    """From a parameter server to BytePS, one step after another, at 256 GPUs."""
     spread = {"local_reduction": "reduce-scatter"}
     text = machines(MACHINES, helpers)
     return [
@@ -161,11 +160,13 @@ def steps() -> list[tuple[str, Case]]:
     ]
 
 
-def scalability(name: str) -> Iterator[tuple[int, list[float]]]:
-    """GPUs, and the scaling factors of all-reduce without and with latency, and of Sumpter without
-    helpers and with as many as GPU machines."""
+def scalability(
+    name: str, counts: Sequence[int] = (1, 2, 4, 8, 16, MACHINES)
+) -> Iterator[tuple[int, list[float]]]:
+    """By numbers of machines: GPUs, and the scaling factors of all-reduce without and with latency,
+    and of Sumpter without helpers and with as many as GPU machines."""
     model, latency_s = profile(name), fitted_latency_s()
-    for workers in (1, 2, 4, 8, 16, MACHINES):
+    for workers in counts:
         cases = [
             allreduce(workers, 0.0),
             allreduce(workers, latency_s),

@@ -79,5 +79,6 @@ def parse(path: Path, text: str) -> object:
 
 
 REPLAY = Document("sumpter-replay", 1, "cells", "sumpter bench replay")
+REPRODUCE = Document("sumpter-reproduce", 1, "cases", "sumpter reproduce")
 SCALE = Document("sumpter-bench-scale", 1, "rows", "sumpter bench scale")
 TUNE = Document("sumpter-bench-tune", 1, "runs", "sumpter bench tune")

@@ -76,6 +76,36 @@ TEXTS: Check = (
 )
 
 
+def _is_line(value: object) -> bool:
+    if not isinstance(value, dict) or not TEXT[1](value.get("label")):
+        return False
+    x, y = value.get("x"), value.get("y")
+    return (
+        isinstance(value.get("reference"), bool)
+        and isinstance(x, list)
+        and isinstance(y, list)
+        and len(x) == len(y)
+        and all(isinstance(one, str) or is_number(one) for one in x)
+        and all(one is None or is_number(one) for one in y)
+    )
+
+
+def _is_plot(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in ("title", "x", "y"))
+        and all(isinstance(value.get(name), bool) for name in ("bars", "log_x", "from_zero"))
+        and isinstance(value.get("lines"), list)
+        and all(map(_is_line, value["lines"]))
+    )
+
+
+PLOTS: Check = (
+    "a list of plots, whose lines have as many numbers as places",
+    lambda value: isinstance(value, list) and all(map(_is_plot, value)),
+)
+
+
 def optional(check: Check) -> Check:
     """As the check, or nothing."""
     expected, fits = check
@@ -210,6 +240,22 @@ KINDS: dict[str, Kind] = {
             "cores_steal": optional(NUMBER),
         },
     ),
+    "reproduce": Kind(
+        "sumpter reproduce",
+        frozenset(),
+        {
+            "name": TEXT,
+            "paper": TEXT,
+            "place": TEXT,
+            "claim": TEXT,
+            "how": TEXT,
+            "verdict": TEXT,
+            "claims": SOME_OBJECTS,
+            "plots": PLOTS,
+            "declared": TEXTS,
+            "why": ("a text", lambda value: isinstance(value, str)),
+        },
+    ),
     "tenants": Kind(
         "sumpter bench tenants",
         frozenset({"jobs", "jain"}),
@@ -235,6 +281,7 @@ _INNER: dict[str, tuple[str, dict[str, Check]]] = {
         "sizes",
         {"iteration": INTEGER, "partition_bytes": POSITIVE, "credit_bytes": POSITIVE},
     ),
+    "reproduce": ("claims", {"text": TEXT, "paper": TEXT, "ours": TEXT, "verdict": TEXT}),
     "chaos": ("faults", {"count": COUNT, "median_pause_s": NUMBER, "longest_pause_s": NUMBER}),
     "tenants": (
         "jobs",
