@@ -172,7 +172,7 @@ chaos: setup ## Train while servers, links and connections fail (root): SEED=n, 
 
 docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/user/configuration.md
-	$(BIN)/python tests/python/support/api_page.py > docs/user/api.md
+	$(BIN)/python tests/python/reference/api_page.py > docs/user/api.md
 	$(BIN)/python tests/python/support/records.py > lab/records/index.md
 
 site: setup ## Build the documentation as a site into target/site, and check its links.

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sumpter import _arrays
+from sumpter._calls.refusals import Checking, refuse
 from sumpter._core import membership, names
-from sumpter._core.compression.choice import Limits, choose
+from sumpter._core.compression.choice import Choice, Limits, choose
 from sumpter._core.compression.codecs import Codec, Compression, NoneCompressor
 from sumpter._core.handles import Handle, RoundHandle
 from sumpter._core.membership import check_root
+from sumpter._core.process_sets import global_process_set
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description
 from sumpter._errors import UnsupportedError
@@ -70,29 +72,21 @@ def push_pull_async(
     Nor must `out` be read or written until then.
     """
     session = membership.current()
-    given, restore = _arrays.read(array)
-    if out is not None:
-        _arrays.check_out(out, given)
-        restore = _arrays.unchanged
-    choice = choose(compression)
-    if choice.compressor is not NoneCompressor:
-        raise UnsupportedError(
-            f"push_pull of arrays takes codecs of Compression, not {compression!r}: cast the array"
-        )
-    key = ("push_pull", name, given.dtype, given.shape, average, choice)
-    operation = session.operations.get(key)
-    if operation is None:
-        dtype = _arrays.check_summable(given)
-        limits, named = Limits.of(session.worker), name is not None
-        codec = limits.codec_of(choice, given.shape, dtype, sums=True, named=named)
-        floats = given.dtype.kind not in "iu"
-        described = Description(
-            "all_reduce", given.shape, dtype, average=average and floats, compression=codec
-        )
-        detail = "average" if average else "sum"
-        detail = f"{detail} by {codec}" if codec else detail
-        operation = _Operation(session, "push_pull", name, given, detail, described)
-        session.operations[key] = operation
+    # Not by a context manager, which takes longer than all of it.
+    try:
+        given, restore = _arrays.read(array)
+        if out is not None:
+            _arrays.check_out(out, given)
+            restore = _arrays.unchanged
+        choice = choose(compression)
+        key = ("push_pull", name, given.dtype, given.shape, average, choice)
+        operation = session.operations.get(key)
+        if operation is None:
+            operation = _reduction(session, name, given, average, choice)
+            session.operations[key] = operation
+    except Exception as error:
+        refuse("push_pull", name, global_process_set, error)
+        raise
     total = _results.empty_like(given) if out is None else out
     started = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
 
@@ -101,6 +95,27 @@ def push_pull_async(
         return restore(_arrays.divide(total, session.world_size) if divides else total)
 
     return Handle(started.round, finish, started.seen)
+
+
+def _reduction(
+    session: Session, name: str | None, given: np.ndarray, average: bool, choice: Choice
+) -> "_Operation":
+    """The push_pulls of one description; raises for arrays that cannot be summed so."""
+    if choice.compressor is not NoneCompressor:
+        raise UnsupportedError(
+            f"push_pull of arrays takes codecs of Compression, not {choice.compressor!r}: cast the "
+            "array"
+        )
+    dtype = _arrays.check_summable(given)
+    limits, named = Limits.of(session.worker), name is not None
+    codec = limits.codec_of(choice, given.shape, dtype, sums=True, named=named)
+    floats = given.dtype.kind not in "iu"
+    described = Description(
+        "all_reduce", given.shape, dtype, average=average and floats, compression=codec
+    )
+    detail = "average" if average else "sum"
+    detail = f"{detail} by {codec}" if codec else detail
+    return _Operation(session, "push_pull", name, given, detail, described)
 
 
 def poll(handle: Handle[Any]) -> bool:
@@ -116,8 +131,9 @@ def synchronize(handle: Handle[Any]) -> Any:
 def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Returns the array that rank `root_rank` passed; all ranks pass one of the same shape."""
     session = membership.current()
-    check_root(session, root_rank)
-    given, restore = _arrays.read(array)
+    with Checking("broadcast", name):
+        check_root(session, root_rank)
+        given, restore = _arrays.read(array)
     key = ("broadcast", name, given.dtype, given.shape, root_rank)
     operation = session.operations.get(key)
     if operation is None:
@@ -151,10 +167,12 @@ class _Operation:
         identity = self._names.next()
         tensors = self._names.tensors
         tensor = tensors.get(identity.name)
-        if tensor is None:
+        if is_first := tensor is None:
             tensor = tensors[identity.name] = self._session.declare(identity.name, *self._described)
         round_ = tensor.submit(send, receive, keep=keep, priority=priority, tag=identity.tag)
         identity.note(round_)
+        if is_first:
+            names.share_refusal(self._session, identity, tensor, round_)
         return _Started(round_, identity.own())
 
 

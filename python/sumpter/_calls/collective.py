@@ -16,6 +16,9 @@ ALL_GATHER = "all_gather"
 REDUCE_SCATTER = "reduce_scatter"
 # The rows of an array in equal blocks, one to each rank.
 ALL_TO_ALL = "all_to_all"
+# Of rows of which ranks may have different numbers, as exchange.py moves them.
+GATHER_ROWS = "allgather"
+EXCHANGE_ROWS = "alltoall"
 BARRIER = "barrier"
 
 _TRANSPOSED = {
@@ -60,6 +63,10 @@ class Collective(NamedTuple):
     def name_of(self, index: int) -> str | None:
         """The name of an array; None if it is matched by the order of calls."""
         return None if self.name is None else self.name + self.paths[index]
+
+    def series(self) -> tuple[str, str | None, ProcessSet]:
+        """What it has in common with its other calls, but for the paths."""
+        return self.kind, self.name, self.process_set
 
     def part(self, index: int) -> Collective:
         """The call on one of its arrays."""

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sumpter._calls import collective as kinds
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.names import Identity, identify
@@ -25,7 +27,7 @@ def gather(
 ) -> list[list[np.ndarray]]:
     """Returns all ranks' rows of each array, by rank."""
     session, ranks = membership.current(), members(process_set)
-    calls = _calls(session, "allgather", arrays, name, process_set)
+    calls = _calls(session, kinds.GATHER_ROWS, arrays, name, process_set)
     tables = _counts(session, calls, [[len(array)] for array in arrays], process_set)
     gathered: list[list[np.ndarray]] = []
     rounds: list[RoundHandle] = []
@@ -53,8 +55,9 @@ def scatter(
     Without `splits` every rank gets equally many rows.
     """
     session, ranks = membership.current(), members(process_set)
-    counts = check_splits(len(array), splits, len(ranks))
-    calls = _calls(session, "alltoall", [array], name, process_set)
+    with Checking(kinds.EXCHANGE_ROWS, name, process_set):
+        counts = check_splits(len(array), splits, len(ranks))
+    calls = _calls(session, kinds.EXCHANGE_ROWS, [array], name, process_set)
     (table,) = _counts(session, calls, [counts], process_set)
     own, identity = ranks.index(session.rank), calls[0][0]
     sent = np.split(array, np.cumsum(counts)[:-1])

@@ -14,6 +14,7 @@ import numpy as np
 
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective, Front
+from sumpter._calls.refusals import Checking
 from sumpter._calls.rounds import perform
 from sumpter._core import membership
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
@@ -36,11 +37,11 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
-    current = membership.current()
-    membership.check_root(current, root_rank)
-    is_root = current.rank == root_rank
-    own = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
-    word = name or "object"
+    current, word = membership.current(), name or "object"
+    with Checking(kinds.ALL_REDUCE, f"{word}.size", process_set):
+        membership.check_root(current, root_rank)
+        is_root = current.rank == root_rank
+        own = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
     # A sum with the zeros of the others, since all of them must have arrived for it.
     length = np.array([own.size], np.int64)
     size = int(on_host(kinds.ALL_REDUCE, f"{word}.size", length, process_set)[0])
@@ -55,7 +56,9 @@ def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Returns all ranks' objects, by rank. They travel as broadcast_object()'s do."""
-    own, word = np.frombuffer(pickle.dumps(obj), np.uint8), name or "objects"
+    word = name or "objects"
+    with Checking(kinds.ALL_GATHER, f"{word}.sizes", process_set, {"": 1}):
+        own = np.frombuffer(pickle.dumps(obj), np.uint8)
     length = np.array([own.size], np.int64)
     sizes = on_host(kinds.ALL_GATHER, f"{word}.sizes", length, process_set)
     most = _capacity(int(sizes.max()))
@@ -77,10 +80,11 @@ def broadcast_arrays(
     process_set: ProcessSet = global_process_set,
 ) -> list[np.ndarray]:
     """Returns rank `root_rank`'s arrays, in one call."""
-    membership.check_root(membership.current(), root_rank)
+    paths, size = tuple(f".{index}" for index in range(len(arrays))), len(members(process_set))
+    with Checking(kinds.BROADCAST, name, process_set, dict.fromkeys(paths)):
+        membership.check_root(membership.current(), root_rank)
     if not arrays:
         return []
-    paths, size = tuple(f".{index}" for index in range(len(arrays))), len(members(process_set))
     called = Collective(HOST, kinds.BROADCAST, paths, name, Sum, root_rank, process_set, size)
     return perform(called._replace(codecs=("",) * len(arrays)), arrays)
 

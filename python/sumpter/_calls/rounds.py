@@ -15,6 +15,7 @@ import numpy as np
 from sumpter._arrays import wire_form
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective
+from sumpter._calls.refusals import refuse
 from sumpter._core import membership, names
 from sumpter._core.compression.choice import FLOATS
 from sumpter._core.handles import RoundHandle
@@ -48,6 +49,8 @@ def perform(
             begun.append(begin(collective, index, array, priority))
     except Exception as error:
         # The framework's own, of an array that it could not compute; what has begun is waited for.
+        left = collective.paths[len(begun) :]
+        refuse(*collective.series(), error, dict.fromkeys(left))
         begun.append(failed(error))
     return finish(begun)
 
@@ -175,7 +178,7 @@ class _Call:
         """
         tensors = self._names.tensors
         tensor = tensors.get(identity.name)
-        if tensor is None:
+        if is_first := tensor is None:
             reduces = collective != kinds.BROADCAST
             described = Description(
                 collective,
@@ -191,6 +194,8 @@ class _Call:
             *(send, receive), keep=keep, priority=self._priority, tag=identity.tag
         )
         identity.note(round_)
+        if is_first:
+            names.share_refusal(self._session, identity, tensor, round_)
         return round_
 
     def averages_in_core(self, dtype: str) -> bool:

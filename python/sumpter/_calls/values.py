@@ -9,6 +9,7 @@ import numpy as np
 from sumpter._arrays import SUMMABLE
 from sumpter._calls import collective as kinds
 from sumpter._calls.objects import on_host
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
 from sumpter._core.compression.codecs import NoneCompressor
@@ -26,13 +27,16 @@ def reduce_value(
     postscale: float = 1.0,
 ) -> np.ndarray:
     """The reduction of a value over all ranks."""
-    choice = choose(compression)
-    if choice.compressor is not NoneCompressor:
-        raise UnsupportedError(f"values take codecs of Compression, not {compression!r}: cast them")
-    given = _scaled(_reducible(value, op, name), prescale)
-    limits, sums = Limits.of(membership.current().worker), op.wire_name == "sum"
-    form = given.shape, given.dtype.name
-    codec = limits.codec_of(choice, *form, sums=sums, named=name is not None)
+    limits = Limits.of(membership.current().worker)
+    with Checking(kinds.ALL_REDUCE, name):
+        choice = choose(compression)
+        if choice.compressor is not NoneCompressor:
+            raise UnsupportedError(
+                f"values take codecs of Compression, not {compression!r}: cast them"
+            )
+        given = _scaled(_reducible(value, op, name), prescale)
+        form, sums = (given.shape, given.dtype.name), op.wire_name == "sum"
+        codec = limits.codec_of(choice, *form, sums=sums, named=name is not None)
     return _scaled(on_host(kinds.ALL_REDUCE, name, given, op=op, codec=codec), postscale)
 
 
@@ -50,15 +54,18 @@ def gather_value(value: np.ndarray, name: str | None) -> np.ndarray:
 
 def broadcast_value(value: np.ndarray, root_rank: int, name: str | None) -> np.ndarray:
     """Rank `root_rank`'s value."""
-    membership.check_root(membership.current(), root_rank)
+    with Checking(kinds.BROADCAST, name):
+        membership.check_root(membership.current(), root_rank)
     return on_host(kinds.BROADCAST, name, value, root=root_rank)
 
 
 def scatter_value(value: np.ndarray, op: ReduceOp, name: str | None) -> np.ndarray:
     """This rank's share of the rows of a reduction; the first ranks get one more where need be."""
-    given, ranks = _reducible(value, op, name), len(members(global_process_set))
-    if given.ndim == 0:
-        raise ValueError(f"{_described(name)} has no rows to share out: it is a scalar")
+    ranks = len(members(global_process_set))
+    with Checking(kinds.REDUCE_SCATTER, name):
+        given = _reducible(value, op, name)
+        if given.ndim == 0:
+            raise ValueError(f"{_described(name)} has no rows to share out: it is a scalar")
     shares = np.array_split(given, ranks)
     padded = np.zeros((ranks, len(shares[0]), *given.shape[1:]), given.dtype)
     for block, share in zip(padded, shares, strict=True):

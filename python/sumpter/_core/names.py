@@ -7,6 +7,7 @@ its number among the calls of its series and what it looks like, by which the co
 ranks that made different calls.
 
 After calls that did not match, a series goes on under new names: the core has given up the old.
+A call that a rank cannot make counts as one that does not match; `refuse` says so to the others.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sumpter._core.handles import Handle, RoundHandle
-from sumpter._core.process_sets import ProcessSet, global_process_set, label
+from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
 from sumpter._core.session import Session
 from sumpter._core.tensor import UNNAMED_SLOTS as SLOTS
 from sumpter._core.tensor import Tensor
 from sumpter._errors import DuplicateNameError, MismatchError, SumpterError
+
+# What other ranks are shown of why a call was refused: a few lines.
+LONGEST_REASON = 600
 
 
 class Series:
@@ -102,16 +106,13 @@ class Operation:
         detail: str,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        among = label(process_set)
         self._session = session
         self._call = describe(kind, dtype, shape, detail)
         self._is_named = name is not None
-        if name is not None:
-            self._own = self._place = f"{kind}.{name}{among}"
-        else:
-            self._place = f"unnamed{among}"
+        self._own = self._place = _place_of(kind, name, process_set)
+        if name is None:
             size = "x".join(map(str, shape)) or "scalar"
-            self._own = f"{kind}.noname.{dtype}.{size}.{detail}{among}"
+            self._own = f"{kind}.noname.{dtype}.{size}.{detail}{label(process_set)}"
         self._series = _series_of(session, self._place)
         # Declared for these calls, by name.
         self.tensors: dict[str, Tensor] = {}
@@ -133,8 +134,7 @@ class Operation:
                 "synchronize it first, or give the two different names"
             )
         known = series.kinds.setdefault(self._call, len(series.kinds))
-        own = f"{self._own}~{known}" if known else self._own
-        return _next(series, self._place, own, self._call)
+        return _next(series, self._place, _of_kind(self._own, known), self._call)
 
 
 def identify(
@@ -164,6 +164,87 @@ def identify_call(session: Session, place: str, own: str, call: str) -> Identity
     series = _series_of(session, place)
     series.settle()
     return _next(series, place, own, call)
+
+
+def refuse(
+    session: Session,
+    kind: str,
+    name: str | None,
+    reason: object,
+    process_set: ProcessSet = global_process_set,
+    endings: Sequence[str] = ("",),
+) -> RoundHandle | None:
+    """This rank cannot make its next call of a name, or without one: it fails on all ranks.
+
+    They raise MismatchError with this rank and the `reason`. `endings` are what the names of the
+    call's rounds end with, as far as this rank can know them: rounds of these names fail at once,
+    all others of the call when the ranks' next two heartbeats have come to the coordinator.
+
+    Returns a round that ends once the coordinator knows. Nothing is refused, and nothing returned,
+    where no other rank waits: in a set of one rank or of others, and under a name that is in
+    flight, which every rank may use only later.
+    """
+    ranks = members(process_set)
+    place = _place_of(kind, name, process_set)
+    series = _series_of(session, place)
+    series.settle()
+    if len(ranks) == 1 or (name is not None and (series.in_flight or series.owned is not None)):
+        return None
+    text = f"rank {session.rank} cannot take part: {reason}"[:LONGEST_REASON]
+    if name is not None:
+        _refuse_names(session, series, place, text, endings)
+    # Of the same call as the other ranks' rounds, which the coordinator finds so.
+    refused = f"{kind}, which it refused: {reason}"[:LONGEST_REASON]
+    identity = _next(series, place, place, refused)
+    among = None if process_set is global_process_set else ranks
+    round_ = _refused_round(session, identity, text, among)
+    identity.note(round_)
+    return round_
+
+
+def share_refusal(
+    session: Session, identity: Identity, tensor: Tensor, round_: RoundHandle
+) -> None:
+    """Says to the other ranks of a tensor's first round if this rank's core refuses it by itself.
+
+    It does so at once, where the codec is none for the element type or for the shape.
+    """
+    described, series = tensor.description, identity.series
+    if not described.compression or tensor.is_alone or not round_.poll():
+        return
+    try:
+        round_.wait()
+    except MismatchError as error:
+        said = str(error).removeprefix(f"tensor {tensor.name!r}, rank {session.rank}: ")
+        text = f"rank {session.rank} cannot take part: {said}"[:LONGEST_REASON]
+        session.refuse_name(tensor.name, text)
+        place, bar, _ = identity.tag.partition(f"#{identity.call}|")
+        if series is not None and bar:
+            if tensor.name.startswith(place):
+                _refuse_names(session, series, place, text, [""])
+            _refused_round(session, identity, text, described.ranks)
+    except SumpterError:
+        # Of the job, and not of this tensor.
+        return
+
+
+def _refuse_names(
+    session: Session, series: Series, place: str, text: str, endings: Sequence[str]
+) -> None:
+    """Refuses the rounds of the next call of a name, whose call may look like none before."""
+    for known in range(len(series.kinds) + 1):
+        own = _since_failure(series, _of_kind(place, known))
+        for ending in endings:
+            session.refuse_name(own + ending, text)
+
+
+def _refused_round(
+    session: Session, identity: Identity, text: str, ranks: Sequence[int] | None
+) -> RoundHandle:
+    """A round of a call that fails, and with it all others of the call on all ranks."""
+    own = identity.part(f"refused.{identity.call}").name
+    session.refuse_name(own, text)
+    return session.barrier(own, ranks, identity.tag)
 
 
 def agree(session: Session, identity: Identity, ranks: Sequence[int] | None) -> Handle[None]:
@@ -207,13 +288,27 @@ def _series_of(session: Session, place: str) -> Series:
     return series
 
 
+def _place_of(kind: str, name: str | None, process_set: ProcessSet) -> str:
+    """What the calls of a series have in common."""
+    among = label(process_set)
+    return f"unnamed{among}" if name is None else f"{kind}.{name}{among}"
+
+
+def _of_kind(own: str, known: int) -> str:
+    """The name of the calls under `own` that look alike, by when the first of them was made."""
+    return f"{own}~{known}" if known else own
+
+
+def _since_failure(series: Series, own: str) -> str:
+    return own if series.failed is None else f"{own}!{series.failed}"
+
+
 def _next(series: Series, place: str, own: str, call: str) -> Identity:
     number = series.count
     series.count += 1
     if series.failed is not None:
-        own = f"{own}!{series.failed}"
         call = f"{call}, after call #{series.failed} failed"
-    return Identity(own, f"{place}#{number}|{call}", series, number)
+    return Identity(_since_failure(series, own), f"{place}#{number}|{call}", series, number)
 
 
 # Names mean nothing outside their session.

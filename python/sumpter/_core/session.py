@@ -245,9 +245,13 @@ class Session:
         tensor = self.declare(name, "barrier", (1,), "uint8", ranks=ranks)
         return tensor.submit(0, 0, keep=None, tag=tag)
 
-    def refuse_barrier(self, name: str, ranks: Sequence[int] | None, reason: str) -> None:
-        """This rank does not come to a barrier any more: it fails on all ranks."""
-        self.declare(name, "barrier", (1,), "uint8", ranks=ranks).refuse(reason)
+    def refuse_name(self, name: str, reason: str) -> None:
+        """This rank takes no part in the rounds of a name, whatever the others make of it.
+
+        As `Tensor.refuse()`, for a tensor that this rank cannot describe: only a round declares
+        one to the other ranks.
+        """
+        self.worker.declare(name, "barrier", (1,), "uint8").refuse(reason)
 
     def out_of_data(self) -> int:
         """Takes part with zeros in what other ranks begin until all have called this.

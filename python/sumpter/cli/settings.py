@@ -102,15 +102,13 @@ def _chosen(
 def as_markdown(rows: list[dict[str, str]]) -> str:
     """The text of docs/user/configuration.md."""
     lines = [_PREFACE]
-    lines.append("| setting | environment | unit | default | range | meaning |")
-    lines.append("|---|---|---|---|---|---|")
+    # Few columns, of several lines each, fit a laptop's screen beside the navigation.
+    lines.append("| setting and variable | default, range | meaning |")
+    lines.append("|---|---|---|")
     for row in rows:
         cells = [
-            f"`{row['name']}`",
-            f"`{row['env']}`",
-            row["unit"],
-            f"`{row['default']}`" if row["default"] else "",
-            row["range"],
+            f"`{row['name']}`<br>`{row['env']}`",
+            "<br>".join(filter(None, [_default(row), row["range"]])),
             row["doc"],
         ]
         lines.append(_row(cells))
@@ -119,6 +117,14 @@ def as_markdown(rows: list[dict[str, str]]) -> str:
         for owner, variable in _other_variables()
     ]
     return "\n".join(lines) + "\n" + _OTHERS + "\n".join(others) + "\n"
+
+
+def _default(row: dict[str, str]) -> str:
+    default, unit = row["default"], row["unit"]
+    if not default:
+        return f"in {unit}" if unit else ""
+    # Of bytes it has a unit of its own.
+    return f"`{default}`" if unit in ("", "bytes") else f"`{default}` {unit}"
 
 
 def metrics_as_markdown() -> str:

@@ -25,10 +25,23 @@ class Leaves(NamedTuple):
 
 def flatten(tree: Any) -> Leaves:
     """The arrays of a pytree; raises UnsupportedError for what JAX or the core does not carry."""
+    leaves, paths, structure = _unchecked(tree)
+    arrays = [_array(leaf, path) for path, leaf in zip(paths, leaves, strict=True)]
+    return Leaves(arrays, paths, structure)
+
+
+def rows_of(tree: Any) -> dict[str, int | None]:
+    """How many rows the leaves of a pytree have, by their paths, whatever else they are."""
+    leaves, paths, _ = _unchecked(tree)
+    shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
+    rows = [shape[0] if shape else 1 for shape in shapes]
+    return dict(zip(paths, rows, strict=True))
+
+
+def _unchecked(tree: Any) -> Leaves:
     with_paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     paths = tuple("".join(f"/{_word(key)}" for key in path) for path, _ in with_paths)
-    arrays = [_array(leaf, path) for path, (_, leaf) in zip(paths, with_paths, strict=True)]
-    return Leaves(arrays, paths, structure)
+    return Leaves([leaf for _, leaf in with_paths], paths, structure)
 
 
 def check_reducible(leaves: Leaves, op: ReduceOp) -> None:

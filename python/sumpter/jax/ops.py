@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax
 from sumpter._calls import collective as kinds
 from sumpter._calls.codecs import CompressionLike
 from sumpter._calls.collective import Collective
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
 from sumpter._core.compression.codecs import Compression, NoneCompressor
@@ -35,21 +37,26 @@ def all_reduce(
     flow through sums and averages. Without a name, calls are matched by their order. By
     `compression` arrays travel in fewer bytes, as those of `sumpter.push_pull`.
     """
-    leaves = leaf_arrays.flatten(tree)
-    codecs = _codecs(leaves, compression, ReduceOp(op), named=name is not None)
-    return reduce_leaves(leaves, op, name, process_set, codecs)
+
+    def codecs_of(leaves: Leaves) -> tuple[str, ...]:
+        return _codecs(leaves, compression, ReduceOp(op), named=name is not None)
+
+    return reduce_tree(tree, op, name, process_set, codecs_of)
 
 
-def reduce_leaves(
-    leaves: Leaves,
+def reduce_tree(
+    tree: Any,
     op: ReduceOp,
     name: str | None,
     process_set: ProcessSet,
-    codecs: tuple[str, ...],
+    codecs_of: Callable[[Leaves], tuple[str, ...]],
 ) -> Any:
-    """The all_reduce of a flattened pytree, each array by its codec."""
-    op = _checked(op)
-    leaf_arrays.check_reducible(leaves, op)
+    """The all_reduce of a pytree, each array by its codec."""
+    with _checking(kinds.ALL_REDUCE, tree, name, process_set):
+        leaves = leaf_arrays.flatten(tree)
+        codecs = codecs_of(leaves)
+        op = _checked(op)
+        leaf_arrays.check_reducible(leaves, op)
     return _call(kinds.ALL_REDUCE, leaves, leaves.arrays, name, process_set, op, codecs=codecs)
 
 
@@ -65,15 +72,16 @@ def broadcast(
     The gradient arrives at the root, as the sum of all ranks' gradients; others get zeros. The root
     is a rank of the job, in a process set as well.
     """
-    if isinstance(root_rank, jax.core.Tracer):
-        raise UnsupportedError(
-            "root_rank is a value that JAX traces: it must be a number when the function is "
-            "compiled, so pass it as one of jit's static_argnames"
-        )
-    membership.check_root(membership.current(), root_rank)
-    if root_rank not in members(process_set):
-        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
-    leaves = leaf_arrays.flatten(tree)
+    with _checking(kinds.BROADCAST, tree, name, process_set):
+        if isinstance(root_rank, jax.core.Tracer):
+            raise UnsupportedError(
+                "root_rank is a value that JAX traces: it must be a number when the function is "
+                "compiled, so pass it as one of jit's static_argnames"
+            )
+        membership.check_root(membership.current(), root_rank)
+        if root_rank not in members(process_set):
+            raise ValueError(f"root_rank {root_rank} is not in {process_set}")
+        leaves = leaf_arrays.flatten(tree)
     return _call(kinds.BROADCAST, leaves, leaves.arrays, name, process_set, root=root_rank)
 
 
@@ -85,8 +93,9 @@ def all_gather(
     Arrays have the same shape on every rank; scalars are joined to a vector. The gradient is the
     sum of all ranks' gradients of this rank's rows.
     """
-    leaves = leaf_arrays.flatten(tree)
-    given = leaf_arrays.with_rows(leaves)
+    with _checking(kinds.ALL_GATHER, tree, name, process_set):
+        leaves = leaf_arrays.flatten(tree)
+        given = leaf_arrays.with_rows(leaves)
     return _call(kinds.ALL_GATHER, leaves, given, name, process_set)
 
 
@@ -102,10 +111,11 @@ def reduce_scatter(
     ValueError unless the ranks' number divides that of the rows. The gradient of a sum is the
     all_gather of the gradients.
     """
-    op = _checked(op)
-    leaves = leaf_arrays.flatten(tree)
-    leaf_arrays.check_reducible(leaves, op)
-    leaf_arrays.check_rows(leaves, len(members(process_set)))
+    with _checking(kinds.REDUCE_SCATTER, tree, name, process_set):
+        op = _checked(op)
+        leaves = leaf_arrays.flatten(tree)
+        leaf_arrays.check_reducible(leaves, op)
+        leaf_arrays.check_rows(leaves, len(members(process_set)))
     return _call(kinds.REDUCE_SCATTER, leaves, leaves.arrays, name, process_set, op)
 
 
@@ -114,6 +124,10 @@ def barrier(name: str | None = None, process_set: ProcessSet = global_process_se
     _check_name(name)
     size = len(members(process_set))
     bind(Collective(JAX, kinds.BARRIER, name=name, process_set=process_set, size=size), [])
+
+
+def _checking(kind: str, tree: Any, name: str | None, process_set: ProcessSet) -> Checking:
+    return Checking(kind, name, process_set, lambda: leaf_arrays.rows_of(tree))
 
 
 def _call(

@@ -21,6 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from sumpter._calls.collective import ALL_GATHER, REDUCE_SCATTER, Collective
+from sumpter._calls.refusals import Checking
 from sumpter._calls.rounds import perform
 from sumpter._errors import UnsupportedError
 from sumpter.jax import programs
@@ -75,7 +76,8 @@ def _abstract(*arrays: Any, collective: Collective) -> tuple[list[Any], frozense
 
 
 def _lowered(ctx: Any, *arrays: Any, collective: Collective, on_host: bool = False) -> Any:
-    _check_one_device(ctx.module_context.axis_context)
+    with Checking.of(collective, [array.shape for array in ctx.avals_in]):
+        _check_one_device(ctx.module_context.axis_context)
 
     def run(*given: Any) -> tuple[np.ndarray, ...]:
         return tuple(perform(collective, [np.asarray(array) for array in given]))

@@ -12,7 +12,7 @@ from sumpter._core.reduction import Adasum, Average, ReduceOp, Sum
 from sumpter._errors import UnsupportedError
 from sumpter._packages import need
 from sumpter.jax import arrays as leaf_arrays
-from sumpter.jax.ops import broadcast, reduce_leaves
+from sumpter.jax.ops import broadcast, reduce_tree
 
 if TYPE_CHECKING:
     import optax
@@ -104,8 +104,7 @@ def broadcast_parameters(
 def _reduced(
     tree: Any, op: ReduceOp, compression: CompressionLike, name: str, process_set: ProcessSet
 ) -> Any:
-    leaves = leaf_arrays.flatten(tree)
-    return reduce_leaves(leaves, op, name, process_set, _codecs(leaves, compression))
+    return reduce_tree(tree, op, name, process_set, lambda leaves: _codecs(leaves, compression))
 
 
 def _codecs(leaves: leaf_arrays.Leaves, compression: CompressionLike) -> tuple[str, ...]:

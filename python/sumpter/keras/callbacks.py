@@ -8,7 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from sumpter._calls.collective import ALL_REDUCE
 from sumpter._calls.objects import broadcast_variables
+from sumpter._calls.refusals import Checking
 from sumpter._calls.values import reduce_value
 from sumpter._core import membership
 from sumpter._core.compression.codecs import Compression
@@ -67,8 +69,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
         names = sorted(logs or ())
         if not names:
             return
-        own = np.array([float(logs[name]) for name in names])
-        mean = reduce_value(own, Average, "metrics." + ".".join(names), Compression.none)
+        word = "metrics." + ".".join(names)
+        with Checking(ALL_REDUCE, word):
+            own = np.array([float(logs[name]) for name in names])
+        mean = reduce_value(own, Average, word, Compression.none)
         logs.update(zip(names, map(float, mean), strict=True))
 
 

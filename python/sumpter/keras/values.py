@@ -8,8 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from sumpter._calls import collective as kinds
 from sumpter._calls import values
 from sumpter._calls.codecs import CompressionLike
+from sumpter._calls.refusals import Checking
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.reduction import Average, ReduceOp, choose_op
 from sumpter._errors import UnsupportedError
@@ -27,22 +29,30 @@ def allreduce(
 ) -> np.ndarray:
     """Returns the reduction of a value over all ranks, by default its average."""
     factors = prescale_factor, postscale_factor
-    return values.reduce_value(_read(value), choose_op(op, average), name, compression, *factors)
+    with Checking(kinds.ALL_REDUCE, name):
+        given, chosen = _read(value), choose_op(op, average)
+    return values.reduce_value(given, chosen, name, compression, *factors)
 
 
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
     """Returns all ranks' rows, joined by rank; ranks may have different numbers of them."""
-    return values.gather_value(_read(value), name)
+    with Checking(kinds.ALL_GATHER, name and f"{name}.rows", parts={"": 1}):
+        given = _read(value)
+    return values.gather_value(given, name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
     """Returns rank `root_rank`'s value."""
-    return values.broadcast_value(_read(value), root_rank, name)
+    with Checking(kinds.BROADCAST, name):
+        given = _read(value)
+    return values.broadcast_value(given, root_rank, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> np.ndarray:
     """Reduces a value over all ranks and returns this rank's share of the rows."""
-    return values.scatter_value(_read(value), op, name)
+    with Checking(kinds.REDUCE_SCATTER, name):
+        given, chosen = _read(value), ReduceOp(op)
+    return values.scatter_value(given, chosen, name)
 
 
 def broadcast_global_variables(root_rank: int) -> None:

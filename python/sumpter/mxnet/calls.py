@@ -11,6 +11,7 @@ import numpy as np
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective
 from sumpter._calls.exchange import gather
+from sumpter._calls.refusals import Checking
 from sumpter._calls.rounds import perform
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum, choose_op
@@ -37,7 +38,7 @@ def call(
     """
     count = len(arrays)
     reduction = reduction or Reduction(Sum)
-    paths = paths or (("",) if count == 1 else [f".{index}" for index in range(count)])
+    paths = paths or paths_of(count)
     called = Collective(
         *(MXNET, kind, tuple(paths), name, reduction.op, root, process_set),
         *(len(members(process_set)), tuple(codecs) or ("",) * count),
@@ -49,6 +50,27 @@ def call(
 
     results = perform(called, computed(), priorities)
     return [_scaled(result, reduction.postscale) for result in results]
+
+
+def checking(
+    arrays: Sequence[Any], name: str | None, process_set: ProcessSet, paths: Sequence[str] = ()
+) -> Checking:
+    """The checks of a reduce_all() of these arrays, which begins with all dense ones."""
+    paths = paths or paths_of(len(arrays))
+    dense = [path for path, array in zip(paths, arrays, strict=True) if not is_sparse(array)]
+    if dense or not paths:
+        return Checking(kinds.ALL_REDUCE, name, process_set, dict.fromkeys(dense))
+    return _checking_rows(name if name is None else f"{name}{paths[0]}", process_set)
+
+
+def _checking_rows(name: str | None, process_set: ProcessSet) -> Checking:
+    # Of the places of the rows, and of the rows.
+    return Checking(kinds.GATHER_ROWS, name, process_set, dict.fromkeys(paths_of(2)))
+
+
+def paths_of(count: int) -> list[str]:
+    """What the names of so many arrays of a call end with."""
+    return [""] if count == 1 else [f".{index}" for index in range(count)]
 
 
 def reduction_of(
@@ -72,11 +94,12 @@ def reduce_rows(
 
     All ranks' rows are gathered and added in the order of ranks.
     """
-    if reduction.op not in (Sum, Average):
-        raise UnsupportedError(
-            f"{described(name)} is of storage type 'row_sparse', which has sums and averages only, "
-            f"not {reduction.op.value}"
-        )
+    with _checking_rows(name, process_set):
+        if reduction.op not in (Sum, Average):
+            raise UnsupportedError(
+                f"{described(name)} is of storage type 'row_sparse', which has sums and averages "
+                f"only, not {reduction.op.value}"
+            )
     dtype = np.dtype(dtype_name(array))
     indices, rows = np.zeros(0, np.int64), np.zeros((0, *array.shape[1:]), dtype)
     if array.indices.size:

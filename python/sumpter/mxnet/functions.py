@@ -11,6 +11,7 @@ import mxnet as mx
 
 from sumpter._calls import collective as kinds
 from sumpter._calls import objects
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.names import agree, identify_call
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
@@ -18,6 +19,9 @@ from sumpter._errors import UnsupportedError
 from sumpter.mxnet.arrays import assign, check_dense, dtype_name
 from sumpter.mxnet.calls import call
 from sumpter.mxnet.ops import check_root
+
+# What the names of all calls of broadcast_values() begin with, and go on with without a prefix.
+PARAMETERS, EVERYTHING = "parameter", "all"
 
 
 def broadcast_parameters(
@@ -37,16 +41,16 @@ def broadcast_parameters(
         raise ValueError(
             f"params is a {type(params).__name__}: give Block.collect_params() or a dictionary"
         )
-    check_root(root_rank, process_set)
-    word = prefix or ""
-    targets: dict[str, list[Any]] = {}
-    for name, parameter in sorted(params.items()):
-        if not isinstance(parameter, mx.gluon.Parameter):
-            targets[name] = [parameter]
-        elif is_deferred(parameter):
-            _broadcast_when_initialized(parameter, root_rank, f"{word}{name}", process_set)
-        else:
-            targets[name] = values_of(parameter)
+    word, targets = prefix or "", dict[str, list[Any]]()
+    with Checking(PARAMETERS, word or EVERYTHING, process_set):
+        check_root(root_rank, process_set)
+        for name, parameter in sorted(params.items()):
+            if not isinstance(parameter, mx.gluon.Parameter):
+                targets[name] = [parameter]
+            elif is_deferred(parameter):
+                _broadcast_when_initialized(parameter, root_rank, f"{word}{name}", process_set)
+            else:
+                targets[name] = values_of(parameter)
     broadcast_values(targets, root_rank, word, process_set)
 
 
@@ -54,19 +58,21 @@ def broadcast_values(
     targets: Mapping[str, Sequence[Any]], root_rank: int, prefix: str, process_set: ProcessSet
 ) -> None:
     """Gives each list of arrays the value of the first of rank `root_rank`'s of that name."""
-    given = [check_dense(arrays[0], name) for name, arrays in targets.items()]
+    with Checking(PARAMETERS, prefix or EVERYTHING, process_set):
+        given = [check_dense(arrays[0], name) for name, arrays in targets.items()]
     ranks = members(process_set)
     if not given or len(ranks) == 1:
         return
     forms = [(dtype_name(array), tuple(array.shape)) for array in given]
-    session, place = membership.current(), f"parameter{prefix and '.'}{prefix}{label(process_set)}"
+    session, among = membership.current(), label(process_set)
     described = {f"{root_rank}.{name}": form for name, form in zip(targets, forms, strict=True)}
-    scope = session.scope(place, described)
+    scope = session.scope(f"{PARAMETERS}{prefix and '.'}{prefix}{among}", described)
     # The names of a whole model are too long for a message; other names have another mark.
     mark = f"{zlib.crc32(repr(list(described)).encode()):08x}"
     said = f"broadcast_parameters({len(given)} arrays with names marked {mark}, root {root_rank})"
-    among = None if process_set is global_process_set else ranks
-    agree(session, identify_call(session, place, f"{scope}{mark}", said), among).synchronize()
+    place = f"{PARAMETERS}.{prefix or EVERYTHING}{among}"
+    identity = identify_call(session, place, f"{scope}{mark}", said)
+    agree(session, identity, None if process_set is global_process_set else ranks).synchronize()
     paths = [f".{root_rank}.{name}" for name in targets]
     results = call(kinds.BROADCAST, given, scope, process_set, paths=paths, root=root_rank)
     for arrays, result in zip(targets.values(), results, strict=True):

@@ -13,11 +13,12 @@ from sumpter import _joining as joining
 from sumpter._calls import collective as kinds
 from sumpter._calls.codecs import CompressionLike, choice_for
 from sumpter._calls.exchange import gather, scatter
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.choice import Choice, Limits
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
-from sumpter._core.reduction import Average, ReduceOp, Reduction
+from sumpter._core.reduction import Average, ReduceOp
 from sumpter._core.session import Session
 from sumpter.mxnet.arrays import (
     assign,
@@ -29,7 +30,7 @@ from sumpter.mxnet.arrays import (
     like,
     view,
 )
-from sumpter.mxnet.calls import call, reduce_all, reduction_of
+from sumpter.mxnet.calls import call, checking, paths_of, reduce_all, reduction_of
 
 
 def init(
@@ -102,8 +103,8 @@ def grouped_allreduce(
     compression: CompressionLike = Compression.none,
 ) -> list[Any]:
     """Returns the reduction of each array over all ranks, in one call."""
-    reduction = reduction_of(average, op, prescale_factor, postscale_factor)
-    results = _reduced(tensors, name, priority, process_set, reduction, compression)
+    said = average, op, prescale_factor, postscale_factor
+    results = _reduced(tensors, name, priority, process_set, said, compression)
     return [
         result if is_sparse(result) else like(result, tensor)
         for result, tensor in zip(results, tensors, strict=True)
@@ -122,8 +123,8 @@ def grouped_allreduce_(
     compression: CompressionLike = Compression.none,
 ) -> Sequence[Any]:
     """Replaces each array by its reduction over all ranks, in one call, and returns them."""
-    reduction = reduction_of(average, op, prescale_factor, postscale_factor)
-    results = _reduced(tensors, name, priority, process_set, reduction, compression)
+    said = average, op, prescale_factor, postscale_factor
+    results = _reduced(tensors, name, priority, process_set, said, compression)
     for tensor, result in zip(tensors, results, strict=True):
         assign(tensor, result)
     return tensors
@@ -156,8 +157,8 @@ def byteps_push_pull(
     It travels by the codec that byteps_declare_tensor() was told for the name, if any.
     """
     chosen = _declared.get(membership.current(), {}).get(name or "", Choice())
-    reduction = reduction_of(is_average, None)
-    (result,) = _reduced([tensor], name, priority, global_process_set, reduction, chosen)
+    said = is_average, None
+    (result,) = _reduced([tensor], name, priority, global_process_set, said, chosen)
     assign(tensor, result)
 
 
@@ -188,7 +189,9 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Returns all ranks' rows of each array, in one call."""
-    given = [_rows(tensor, name) for tensor in tensors]
+    paths = dict.fromkeys(paths_of(len(tensors)))
+    with Checking(kinds.GATHER_ROWS, name, process_set, paths):
+        given = [_rows(tensor, name) for tensor in tensors]
     gathered = gather(given, name, process_set, priority)
     return [
         like(np.concatenate(pieces), tensor)
@@ -208,8 +211,10 @@ def alltoall(
     Without `splits` every rank gets equally many rows. With them, how many rows came from each
     rank is returned as well.
     """
-    counts = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
-    pieces = scatter(_rows(tensor, name), counts, name, process_set, priority)
+    with Checking(kinds.EXCHANGE_ROWS, name, process_set):
+        counts = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
+        rows = _rows(tensor, name)
+    pieces = scatter(rows, counts, name, process_set, priority)
     received = like(np.concatenate(pieces), tensor)
     if splits is None:
         return received
@@ -267,18 +272,21 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Any]:
     """Reduces each array over all ranks and returns this rank's shares, in one call."""
-    given = [check_dense(check_reducible(tensor, name), name) for tensor in tensors]
+    paths = dict.fromkeys(paths_of(len(tensors)))
+    with Checking(kinds.REDUCE_SCATTER, name, process_set, paths):
+        given = [check_dense(check_reducible(tensor, name), name) for tensor in tensors]
+        for tensor in given:
+            if not tensor.ndim:
+                raise ValueError(f"{described(name)} has no rows to share out: give it a dimension")
+        reduction = reduction_of(None, op, prescale_factor, postscale_factor)
     if not given:
         return []
-    for tensor in given:
-        if not tensor.ndim:
-            raise ValueError(f"{described(name)} has no rows to share out: give it a dimension")
     results = call(
         kinds.REDUCE_SCATTER,
         given,
         name,
         process_set,
-        reduction=reduction_of(None, op, prescale_factor, postscale_factor),
+        reduction=reduction,
         priorities=[priority] * len(given),
     )
     return [like(result, tensor) for result, tensor in zip(results, given, strict=True)]
@@ -299,24 +307,27 @@ def _reduced(
     name: str | None,
     priority: int,
     process_set: ProcessSet,
-    reduction: Reduction,
+    said: tuple[Any, ...],
     compression: CompressionLike | Choice,
 ) -> list[Any]:
-    given = [check_reducible(tensor, name) for tensor in tensors]
-    if not isinstance(compression, Choice):
-        compression = choice_for(compression, "a reduction of MXNet's arrays")
-    limits, sums = Limits.of(membership.current().worker), reduction.op.wire_name == "sum"
-    named, count = name is not None, len(given)
-    codecs = [
-        "" if is_sparse(one)
-        else limits.codec_of(compression, one.shape, dtype_name(one), sums=sums, named=named)
-        for one in given
-    ]  # fmt: skip
+    """The reductions of arrays; `said` are the arguments of reduction_of()."""
+    limits, named, count = Limits.of(membership.current().worker), name is not None, len(tensors)
+    with checking(tensors, name, process_set):
+        reduction = reduction_of(*said)
+        given = [check_reducible(tensor, name) for tensor in tensors]
+        if not isinstance(compression, Choice):
+            compression = choice_for(compression, "a reduction of MXNet's arrays")
+        sums = reduction.op.wire_name == "sum"
+        codecs = [
+            "" if is_sparse(one)
+            else limits.codec_of(compression, one.shape, dtype_name(one), sums=sums, named=named)
+            for one in given
+        ]  # fmt: skip
     return reduce_all(
         given,
         name,
         process_set,
-        paths=("",) if count == 1 else [f".{index}" for index in range(count)],
+        paths=paths_of(count),
         reduction=reduction,
         codecs=codecs,
         priorities=[priority] * count,
@@ -326,8 +337,9 @@ def _reduced(
 def _broadcast(
     tensor: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
 ) -> np.ndarray:
-    check_root(root_rank, process_set)
-    given = [check_dense(tensor, name)]
+    with Checking(kinds.BROADCAST, name, process_set):
+        check_root(root_rank, process_set)
+        given = [check_dense(tensor, name)]
     options = {"root": root_rank, "priorities": [priority]}
     return call(kinds.BROADCAST, given, name, process_set, **options)[0]
 

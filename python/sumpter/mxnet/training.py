@@ -18,7 +18,7 @@ from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Average, Reduction, Sum
 from sumpter._errors import UnsupportedError
 from sumpter.mxnet.arrays import assign, check_reducible, dtype_name, is_sparse
-from sumpter.mxnet.calls import reduce_all
+from sumpter.mxnet.calls import checking, reduce_all
 from sumpter.mxnet.functions import broadcast_values, is_deferred, values_of
 
 
@@ -45,18 +45,20 @@ class GradientReduction:
         if not self._process_set.included() or len(members(self._process_set)) == 1:
             return
         numbers = sorted(gradients, reverse=True)
-        given = [check_reducible(gradients[n], f"{self._name}.{n}") for n in numbers]
-        forms = {
-            str(number): (tuple(array.shape), dtype_name(array))
-            for number, array in zip(numbers, given, strict=True)
-            if not is_sparse(array)
-        }
-        codecs = codecs_of_gradients(self._choice, forms)
+        paths, all_given = [f".{number}" for number in numbers], [gradients[n] for n in numbers]
+        with checking(all_given, self._name, self._process_set, paths):
+            given = [check_reducible(gradients[n], f"{self._name}.{n}") for n in numbers]
+            forms = {
+                str(number): (tuple(array.shape), dtype_name(array))
+                for number, array in zip(numbers, given, strict=True)
+                if not is_sparse(array)
+            }
+            codecs = codecs_of_gradients(self._choice, forms)
         results = reduce_all(
             given,
             self._name,
             self._process_set,
-            paths=[f".{number}" for number in numbers],
+            paths=paths,
             reduction=self._reduction,
             codecs=[codecs.get(str(number), "") for number in numbers],
             priorities=[-number for number in numbers],

@@ -12,6 +12,7 @@ import tensorflow as tf
 from sumpter._arrays import SUMMABLE
 from sumpter._calls.codecs import CompressionLike
 from sumpter._calls.collective import Collective, Front
+from sumpter._calls.refusals import Checking
 from sumpter._calls.rounds import perform
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
@@ -36,13 +37,27 @@ def call(
     """Carries out a collective on several tensors together."""
     if not tensors:
         return []
-    alone, count = len(tensors) == 1, len(tensors)
-    paths = ("",) if alone else tuple(f".{index}" for index in range(count))
-    size = len(members(process_set))
+    paths, size = _paths(len(tensors)), len(members(process_set))
     called = Collective(
-        *(TENSORFLOW, kind, paths, name, op, root, process_set, size, codecs or ("",) * count)
+        *(TENSORFLOW, kind, paths, name, op, root, process_set, size),
+        codecs or ("",) * len(tensors),
     )
     return _differentiable(called, tensors)
+
+
+def checking(
+    kind: str,
+    tensors: Sequence[Any],
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+) -> Checking:
+    """The checks of a call() on so many tensors, before it."""
+    return Checking(kind, name, process_set, lambda: dict.fromkeys(_paths(len(tensors))))
+
+
+def _paths(count: int) -> tuple[str, ...]:
+    """What the names of so many tensors of a call end with."""
+    return ("",) if count == 1 else tuple(f".{index}" for index in range(count))
 
 
 # What is here needs no rewriting into operations of a graph.
@@ -69,7 +84,9 @@ def _run(called: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         results = perform(called, [tensor.numpy() for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
 
-    _check_not_compiled(called)
+    shapes = [tensor.shape for tensor in tensors]
+    with Checking.of(called, [() if shape.rank is None else shape.as_list() for shape in shapes]):
+        _check_not_compiled(called)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         return perform(called, [np.asarray(array) for array in arrays])

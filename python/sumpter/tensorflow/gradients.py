@@ -11,7 +11,7 @@ from sumpter._calls import collective as kinds
 from sumpter._calls.codecs import CompressionLike, choice_for, codecs_of_gradients
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Average, ReduceOp
-from sumpter.tensorflow.calls import call, reducible, reduction
+from sumpter.tensorflow.calls import call, checking, reducible, reduction
 from sumpter.tensorflow.ops import allreduce, size_op
 
 
@@ -63,16 +63,18 @@ class GradientReduction:
             for place, gradient in enumerate(results)
             if gradient is not None and place not in slices and place not in local
         ]
-        given = [reducible(results[place], f"{self._name}.{place}") for place in dense]
-        for place, reduced in zip(dense, self._reduced(given), strict=True):
+        with checking(kinds.ALL_REDUCE, dense, self._name, self._process_set):
+            given = [reducible(results[place], f"{self._name}.{place}") for place in dense]
+            codecs = self._codecs(given)
+        for place, reduced in zip(dense, self._reduced(given, codecs), strict=True):
             results[place] = reduced
         return results
 
-    def _reduced(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _reduced(self, gradients: list[tf.Tensor], codecs: tuple[str, ...]) -> list[tf.Tensor]:
         if self._predivide == 1.0:
-            return self._sum(gradients, self._op)
+            return self._sum(gradients, self._op, codecs)
         # A sum of what was divided before, and the rest of the division after.
-        sums = self._sum([one / self._predivide for one in gradients], ReduceOp.SUM)
+        sums = self._sum([one / self._predivide for one in gradients], ReduceOp.SUM, codecs)
         rest = self._predivide / tf.cast(self._ranks(), tf.float64)
         return [one * tf.cast(rest, one.dtype) for one in sums]
 
@@ -82,14 +84,18 @@ class GradientReduction:
             return len(members(self._process_set))
         return size_op(self._process_set.process_set_id or 0)
 
-    def _sum(self, gradients: list[tf.Tensor], op: ReduceOp) -> list[tf.Tensor]:
+    def _codecs(self, gradients: list[tf.Tensor]) -> tuple[str, ...]:
         forms = {
             str(place): (tuple(one.shape), one.dtype.name)
             for place, one in enumerate(gradients)
             if one.shape.is_fully_defined()
         }
         chosen = codecs_of_gradients(self._choice, forms)
-        codecs = tuple(chosen.get(str(place), "") for place in range(len(gradients)))
+        return tuple(chosen.get(str(place), "") for place in range(len(gradients)))
+
+    def _sum(
+        self, gradients: list[tf.Tensor], op: ReduceOp, codecs: tuple[str, ...]
+    ) -> list[tf.Tensor]:
         return call(
             kinds.ALL_REDUCE, gradients, self._name, self._process_set, op=op, codecs=codecs
         )

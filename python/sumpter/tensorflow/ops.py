@@ -25,13 +25,14 @@ from sumpter._core.reduction import Average, ReduceOp
 from sumpter._errors import UnsupportedError
 from sumpter.tensorflow.calls import (
     call,
+    checking,
     codecs_of,
     dense,
     reducible,
     reduction,
     scaled,
 )
-from sumpter.tensorflow.pieces import grouped_allgather
+from sumpter.tensorflow.pieces import checking_rows, grouped_allgather
 
 
 def allreduce(
@@ -52,7 +53,7 @@ def allreduce(
     and averages divide their values.
     """
     if isinstance(tensor, tf.IndexedSlices):
-        return _gathered_slices(tensor, reduction(average, op), name, process_set)
+        return _gathered_slices(tensor, (average, op), name, process_set)
     return grouped_allreduce(
         [tensor],
         *(average, device_dense, device_sparse, compression, op),
@@ -73,9 +74,10 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Returns the reduction of each tensor over all ranks, in one call."""
-    chosen = reduction(average, op)
-    given = [scaled(reducible(tensor, name), prescale_factor) for tensor in tensors]
-    codecs = codecs_of(given, compression, chosen, named=name is not None)
+    with checking(kinds.ALL_REDUCE, tensors, name, process_set):
+        chosen = reduction(average, op)
+        given = [scaled(reducible(tensor, name), prescale_factor) for tensor in tensors]
+        codecs = codecs_of(given, compression, chosen, named=name is not None)
     results = call(kinds.ALL_REDUCE, given, name, process_set, op=chosen, codecs=codecs)
     return [scaled(result, postscale_factor) for result in results]
 
@@ -96,11 +98,12 @@ def push_pull(
     Raises UnsupportedError for `enable_async`: asynchronous training is of sumpter.torch and
     sumpter.service.
     """
-    if enable_async:
-        raise UnsupportedError(
-            "enable_async is not there in TensorFlow: use sumpter.torch with a staleness"
-        )
     named = None if name is None else f"{scope}{name}"
+    with checking(kinds.ALL_REDUCE, [tensor], named):
+        if enable_async:
+            raise UnsupportedError(
+                "enable_async is not there in TensorFlow: use sumpter.torch with a staleness"
+            )
     return allreduce(tensor, average, "", "", compression, op, name=named)
 
 
@@ -122,10 +125,11 @@ def grouped_broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Returns rank `root_rank`'s tensors, in one call; the root is a rank of the job."""
-    membership.check_root(membership.current(), root_rank)
-    if root_rank not in members(process_set):
-        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
-    given = [dense(tensor, name) for tensor in tensors]
+    with checking(kinds.BROADCAST, tensors, name, process_set):
+        membership.check_root(membership.current(), root_rank)
+        if root_rank not in members(process_set):
+            raise ValueError(f"root_rank {root_rank} is not in {process_set}")
+        given = [dense(tensor, name) for tensor in tensors]
     return call(kinds.BROADCAST, given, name, process_set, root=root_rank)
 
 
@@ -161,11 +165,16 @@ def _number(look_up: Any, name: str | None) -> tf.Tensor:
 
 
 def _gathered_slices(
-    slices: tf.IndexedSlices, op: ReduceOp, name: str | None, process_set: ProcessSet
+    slices: tf.IndexedSlices,
+    said: tuple[bool | None, ReduceOp | None],
+    name: str | None,
+    process_set: ProcessSet,
 ) -> tf.IndexedSlices:
-    if op.wire_name != "sum":
-        raise ValueError(f"IndexedSlices have no reduction by {op.value}: use Sum or Average")
-    reducible(slices.values, name)
+    with checking_rows(2, name, process_set):
+        op = reduction(*said)
+        if op.wire_name != "sum":
+            raise ValueError(f"IndexedSlices have no reduction by {op.value}: use Sum or Average")
+        reducible(slices.values, name)
     values, indices = grouped_allgather([slices.values, slices.indices], name, process_set)
     if op is Average:
         values = values / tf.cast(len(members(process_set)), values.dtype)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from sumpter._calls import collective as kinds
 from sumpter._calls.codecs import CompressionLike
+from sumpter._calls.refusals import Checking
 from sumpter._core.compression.choice import choose
 from sumpter._core.compression.codecs import Compression, NoneCompressor
 from sumpter._core.pieces import check_splits
@@ -20,6 +21,7 @@ from sumpter._core.reduction import Average, ReduceOp
 from sumpter._errors import UnsupportedError
 from sumpter.tensorflow.calls import (
     call,
+    checking,
     dense,
     described,
     reducible,
@@ -39,7 +41,8 @@ def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
     """Returns all ranks' rows of each tensor, in two calls: of their numbers, and of the rows."""
-    given = [_with_rows(dense(tensor, name), name) for tensor in tensors]
+    with checking_rows(len(tensors), name, process_set):
+        given = [_with_rows(dense(tensor, name), name) for tensor in tensors]
     if not given:
         return []
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in given])
@@ -93,15 +96,17 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduces each tensor over all ranks and returns this rank's shares, in one call."""
-    chosen, ranks = reduction(None, op), len(members(process_set))
-    choice = choose(compression)
-    if choice.codec or choice.compressor is not NoneCompressor:
-        raise UnsupportedError(f"reducescatter sends tensors as they are, not by {compression!r}")
-    given = []
-    for tensor in tensors:
-        one = _checked_rows(scaled(reducible(tensor, name), prescale_factor), name)
-        rows = one.shape[0] or tf.shape(one, tf.int64)[0]
-        given.append((one, [(rows + ranks - 1 - place) // ranks for place in range(ranks)]))
+    ranks, given = len(members(process_set)), []
+    with checking(kinds.REDUCE_SCATTER, tensors, name, process_set):
+        chosen, choice = reduction(None, op), choose(compression)
+        if choice.codec or choice.compressor is not NoneCompressor:
+            raise UnsupportedError(
+                f"reducescatter sends tensors as they are, not by {compression!r}"
+            )
+        for tensor in tensors:
+            one = _checked_rows(scaled(reducible(tensor, name), prescale_factor), name)
+            rows = one.shape[0] or tf.shape(one, tf.int64)[0]
+            given.append((one, [(rows + ranks - 1 - place) // ranks for place in range(ranks)]))
     padded = [_in_blocks(one, shares, shares[0]) for one, shares in given]
     results = call(kinds.REDUCE_SCATTER, padded, name, process_set, op=chosen)
     own = process_set.rank()
@@ -126,8 +131,9 @@ def alltoall(
     in blocks as long as the longest of all ranks'.
     """
     ranks, own = len(members(process_set)), process_set.rank()
-    given = _checked_rows(dense(tensor, name), name)
-    counts = _splits(given, splits, ranks)
+    with Checking(kinds.ALL_GATHER, name and f"{name}.splits", process_set, {"": ranks}):
+        given = _checked_rows(dense(tensor, name), name)
+        counts = _splits(given, splits, ranks)
     (table,) = call(kinds.ALL_GATHER, [counts], name and f"{name}.splits", process_set)
     table = tf.reshape(table, (ranks, ranks))
     longest = tf.reduce_max(table) if splits is None else _rounded(tf.reduce_max(table))
@@ -141,6 +147,11 @@ def alltoall(
     if splits is None:
         return rows
     return rows, tf.cast(received, getattr(splits, "dtype", tf.int32))
+
+
+def checking_rows(tensors: int, name: str | None, process_set: ProcessSet) -> Checking:
+    """The checks of a gather of so many tensors, which begins with the numbers of their rows."""
+    return Checking(kinds.ALL_GATHER, name and f"{name}.rows", process_set, {"": tensors})
 
 
 def _rounded(rows: tf.Tensor) -> tf.Tensor:

@@ -36,6 +36,17 @@ def test_every_rank_of_a_call_that_differs_gets_the_error(
     job.start("mismatches.py", part).finish()
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_one_rank_refuses_is_an_error_on_all_ranks(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks).start("refused.py", "named").finish()
+
+
+def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
+    make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("refused.py", "unnamed").finish()
+
+
 @pytest.mark.parametrize("how", ["name", "ddp"])
 def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], how: str) -> None:
     job = make_job(3, 1).start("peer_dies.py", how)

@@ -96,6 +96,13 @@ def test_no_page_is_wider_than_the_screen(device: dict, open_site, site: Path) -
         assert wide[0] <= wide[1] and not wide[2:], (name, wide)
 
 
+def test_the_table_of_settings_fits_a_laptop(open_site) -> None:
+    seen = open_site({"viewport": {"width": 1280, "height": 800}}, "docs/user/configuration")
+    widths = "(w => [w.scrollWidth, w.clientWidth])(document.querySelector('.table-wrapper'))"
+    wide, shown = seen.value(widths)
+    assert wide <= shown, "it scrolls sideways"
+
+
 @DEVICES
 def test_the_site_asks_no_other_host_and_complains_of_nothing(device, open_site, site) -> None:
     seen = open_site(device)

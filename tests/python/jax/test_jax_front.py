@@ -65,6 +65,17 @@ def test_calls_that_differ_inside_jit_are_named_on_all_ranks(make_job: Callable[
     make_job(2, peer_timeout_s=FINDS_MISMATCHES_S).start("jax_mismatch.py").finish()
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_one_rank_refuses_is_an_error_on_all_ranks(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks).start("jax_refused.py", "named").finish()
+
+
+def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
+    make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("jax_refused.py", "unnamed").finish()
+
+
 @pytest.mark.parametrize(
     ("without", "said"),
     [

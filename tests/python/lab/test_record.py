@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -16,8 +17,8 @@ from torch.nn.modules import module as torch_module
 from torch.utils.checkpoint import checkpoint
 
 from sumpter._failure import UsageError
-from sumpter.profiles import ProfileError, model
-from sumpter_lab import profiles
+from sumpter.profiles import Profile, ProfileError, model
+from sumpter_lab import profiles, whatif
 from sumpter_lab.cli import record as command
 from sumpter_lab.profiles import by_rounds, observed, record_script
 from sumpter_lab.profiles.observed import Forward, Iteration, Parameter
@@ -299,3 +300,77 @@ def test_the_backward_pass_is_two_thirds_of_an_iteration(tmp_path: Path) -> None
     )
     with pytest.raises(ProfileError, match="seen 2 of 3 iterations"):
         by_rounds.profile_of(timeline, "toy", 3, 1)
+
+
+def with_backward_share(profile: Profile, share: float) -> Profile:
+    """The same iteration, of which the backward pass takes another share."""
+    backward = share * profile.iteration_s / profile.backward_s
+    forward = (1 - share) * profile.iteration_s / profile.forward_s
+    return dataclasses.replace(
+        profile,
+        backward_s=backward * profile.backward_s,
+        layers=tuple(
+            dataclasses.replace(
+                layer,
+                backward_s=backward * layer.backward_s,
+                forward_s=layer.forward_s and forward * layer.forward_s,
+            )
+            for layer in profile.layers
+        ),
+        tensors=tuple(
+            dataclasses.replace(tensor, ready_s=backward * tensor.ready_s)
+            for tensor in profile.tensors
+        ),
+    )
+
+
+def by_its_rounds(profile: Profile, folder: Path) -> Profile:
+    """What the rounds of four iterations of a profile show of it."""
+    events = [
+        {"name": "thread_name", "tid": tid, "args": {"name": f"all_reduce.{tensor.name}"}}
+        for tid, tensor in enumerate(profile.tensors)
+    ]
+    for step in range(4):
+        for tid in profile.ready_order:
+            tensor = profile.tensors[tid]
+            at = step * profile.iteration_s + profile.forward_s + tensor.ready_s
+            event = {"tid": tid, "ts": 1e6 * at, "dur": 0}
+            what = {"bytes": tensor.bytes, "dtype": tensor.dtype, "round": step}
+            events.append({"name": "NEGOTIATE_ALLREDUCE", **event})
+            events.append({"name": "ALLREDUCE", "args": what, **event})
+    timeline = folder / "timeline.json"
+    timeline.write_text(json.dumps(events))
+    seen = by_rounds.profile_of(timeline, profile.name, 2, 1)
+    return dataclasses.replace(seen, add=profile.add)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "bert-large"])
+def test_the_share_of_the_backward_pass_matters_only_to_overlapped_forward_passes(
+    name: str, tmp_path: Path
+) -> None:
+    """Predictions from rounds beside those from the whole profile, in virtual time.
+
+    docs/measurements/whatif.md has these bounds.
+    """
+    cases = [
+        whatif.Case(
+            workers=8,
+            servers=servers,
+            architecture="sumpter" if servers else "allreduce",
+            bandwidth_gbps=bandwidth,
+            overlap_forward=overlap,
+        )
+        for servers, overlap in ((0, False), (8, False), (8, True))
+        for bandwidth in (1, 10, 25, 100)
+    ]
+    for share in (0.5, 2 / 3, 0.8):
+        whole = with_backward_share(profiles.published(name), share)
+        outcomes = zip(
+            cases,
+            whatif.simulate(whole, cases, bottleneck=False),
+            whatif.simulate(by_its_rounds(whole, tmp_path), cases, bottleneck=False),
+            strict=True,
+        )
+        for case, expected, found in outcomes:
+            error = found.iteration_time_s / expected.iteration_time_s - 1
+            assert abs(error) <= (0.09 if case.overlap_forward else 0.03), (share, case, error)

@@ -78,6 +78,18 @@ def test_deterministic_sums_have_the_bytes_of_the_numpy_front(
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_one_rank_refuses_is_an_error_on_all_ranks(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks).start("mxnet_refused.py", "named").finish()
+
+
+def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("mxnet_refused.py", "unnamed").finish()
+
+
 def test_a_rank_that_dies_in_training_is_named(make_job: Callable[..., Job]) -> None:
     job = make_job(3, 1, peer_timeout_s=FINDS_MISMATCHES_S).start("mxnet_killed.py")
     assert job.exit_code(2) == -signal.SIGKILL

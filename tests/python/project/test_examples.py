@@ -45,38 +45,58 @@ def run(*command: str) -> str:
         (*TORCHRUN, "examples/digits.py"),
         (*TORCHRUN, "examples/digits_horovod.py"),
         (sys.executable, "examples/digits_horovod.py"),
-        (*sumpter_run("-n", "2"), "examples/digits_horovod.py", "--overlap"),
-        (*sumpter_run("-n", "2"), "examples/digits_horovod.py", "--compression", "int8"),
         (*sumpter_run("-n", "2", "-s", "1"), "examples/server_optimizer_digits.py"),
-        (*sumpter_run("-n", "2", "-s", "1"), "examples/server_optimizer_digits.py", "--clip=1"),
         (*sumpter_run("-n", "2", "-s", "1"), "examples/diloco_digits.py"),
-        (*sumpter_run("-n", "2"), "examples/diloco_digits.py", "--local-sgd"),
-        (*sumpter_run("-n", "3", "--min-workers", "2"), "examples/elastic_digits.py", "--kill"),
     ],
     ids=[
         "ddp-torchrun",
         "horovod-torchrun",
         "horovod-alone",
-        "horovod-overlap",
-        "horovod-compressed",
         "optimizer-on-server",
-        "optimizer-on-server-clipped",
         "diloco",
-        "local-sgd",
-        "elastic-killed",
     ],
 )
 def test_digits_reaches_its_accuracy(command: tuple[str, ...]) -> None:
     expect_accuracy(run(*command))
 
 
+@pytest.mark.parametrize(
+    ("servers", "command"),
+    [
+        (0, ("digits_horovod.py", "--overlap")),
+        (0, ("digits_horovod.py", "--compression", "int8")),
+        (1, ("server_optimizer_digits.py", "--clip=1")),
+        (0, ("diloco_digits.py", "--local-sgd")),
+    ],
+    ids=["horovod-overlap", "horovod-compressed", "optimizer-on-server-clipped", "local-sgd"],
+)
+def test_an_option_of_an_example_keeps_its_accuracy(
+    make_job: Callable[..., Job], servers: int, command: tuple[str, ...]
+) -> None:
+    """Another test starts each of these as users do; here torch is imported already."""
+    expect_accuracy(run_in_job(make_job(2, servers), *command))
+
+
 @pytest.mark.parametrize("staleness", ["none", "4"])
-def test_digits_are_learned_asynchronously(staleness: str) -> None:
-    options = ("examples/asynchronous_digits.py", f"--staleness={staleness}")
-    output = run(*sumpter_run("-n", "3", "-s", "1"), *options)
+def test_digits_are_learned_asynchronously(make_job: Callable[..., Job], staleness: str) -> None:
+    output = run_in_job(make_job(3, 1), "asynchronous_digits.py", f"--staleness={staleness}")
     # Its ranks do not wait for each other, so no two runs end alike.
     expect_accuracy(output, least=94.0)
     assert "steps by rank: [900, 900, 225]" in output
+
+
+def test_the_elastic_example_is_run_by_its_page() -> None:
+    """The example fails below its accuracy, and test_commands.py runs what the page prints."""
+    page = (ROOT / "docs" / "user" / "elastic.md").read_text()
+    command = "sumpter run -n 3 --min-workers 2 -- python examples/elastic_digits.py --kill"
+    assert f"```sh\n{command}\n```" in page
+    assert "if accuracy < TARGET" in (ROOT / "examples" / "elastic_digits.py").read_text()
+
+
+def run_in_job(job: Job, example: str, *options: str) -> str:
+    """Runs an example on all ranks of a job; what they wrote."""
+    job.start(str(ROOT / "examples" / example), *options).finish(HANG_S)
+    return "".join(job.output(rank) for rank in range(job.ranks))
 
 
 def test_digits_with_servers_reaches_its_accuracy(make_job: Callable[..., Job]) -> None:

@@ -49,6 +49,18 @@ def test_ranks_that_make_other_calls_are_named(make_job: Callable[..., Job]) -> 
     make_job(2, 1, peer_timeout_s=FINDS_MISMATCHES_S).start("tensorflow_order.py").finish()
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_one_rank_refuses_is_an_error_on_all_ranks(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks).start("tensorflow_refused.py", "named").finish(PATIENCE_S)
+
+
+def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
+    job = make_job(3, peer_timeout_s=FINDS_MISMATCHES_S)
+    job.start("tensorflow_refused.py", "unnamed").finish(PATIENCE_S)
+
+
 def test_what_xla_compiles_is_refused_by_name(make_job: Callable[..., Job]) -> None:
     make_job(2, 1).start("tensorflow_compiled.py").finish()
 

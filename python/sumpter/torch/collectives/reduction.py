@@ -15,7 +15,7 @@ from sumpter._core.compression.choice import Limits
 from sumpter._core.compression.codecs import NoneCompressor, going_on
 from sumpter._core.compression.memory import as_bytes, draws_of
 from sumpter._core.handles import Handle
-from sumpter._core.names import Operation
+from sumpter._core.names import Identity, Operation, share_refusal
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Average, Reduction
 from sumpter._core.session import Session
@@ -58,11 +58,13 @@ def reduce_async(
     operation, codec = known
     identity = operation.next()
     declared = operation.tensors.get(identity.name)
-    if declared is None:
+    if is_first := declared is None:
         declared = _declare(session, identity.name, packed, reduction, ranks, sharded, codec)
         operation.tensors[identity.name] = declared
     handle = _start(declared, packed, context, output, reduction, priority, identity.tag)
     identity.note(handle.round)
+    if is_first:
+        share_refusal(session, identity, declared, handle.round)
     handle.seen = identity.own()
     return handle
 
@@ -119,7 +121,7 @@ class RepeatedReduction:
         ranks = None if process_set is global_process_set else tuple(members(process_set))
         packed, context = _pack(tensor, reduction)
         sharded = is_sharded(session, packed, ranks)
-        if (
+        if is_new := (
             declared is None
             or declared.session is not session
             or packed.dtype is not self._dtype
@@ -134,7 +136,10 @@ class RepeatedReduction:
         if self._restored is not None:
             declared.restore(self._restored)
             self._restored = None
-        return _start(declared, packed, context, tensor, reduction, priority, "", rescale)
+        handle = _start(declared, packed, context, tensor, reduction, priority, "", rescale)
+        if is_new:
+            share_refusal(session, Identity(self.name), declared, handle.round)
+        return handle
 
     @property
     def keeps(self) -> bool:

@@ -198,7 +198,7 @@ class AsynchronousSteps(PassCounter):
         self._variables.refuse(reason)
         for meeting in MEETINGS:
             name = f"{PREFIX}{meeting}{label(self._process_set)}"
-            membership.current().refuse_barrier(name, self._process_set.ranks, reason)
+            membership.current().refuse_name(name, reason)
 
     def _adopt(self) -> None:
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """The API reference, made from signatures and docstrings.
 
-    python tests/python/support/api_page.py > docs/user/api.md
+    python tests/python/reference/api_page.py > docs/user/api.md
 
 prints the page, which `make docs` writes and a test compares.
 """
@@ -15,6 +15,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
+import unimported
+
 # The modules that users import, and the names of those that do not list theirs.
 MODULES: dict[str, tuple[str, ...]] = {
     "sumpter": (),
@@ -24,6 +26,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "sumpter.torch.elastic": (),
     "sumpter.torch.parallel": ("DistributedDataParallel",),
     "sumpter.torch.cross_barrier": ("CrossBarrier",),
+    "sumpter.tensorflow": (),
+    "sumpter.tensorflow.elastic": (),
+    "sumpter.keras": (),
+    "sumpter.keras.callbacks": (),
+    "sumpter.keras.elastic": (),
+    "sumpter.mxnet": (),
+    "sumpter.ray": (),
     "sumpter.profiles": (),
     "sumpter.trace": (),
     "sumpter_lab.profiles": (),
@@ -49,7 +58,7 @@ def page() -> str:
     parts = [_HEAD, _contents()]
     seen: dict[int, str] = {}
     for name, listed in MODULES.items():
-        module = importlib.import_module(name)
+        module = _module(name)
         parts.append(f"## {name}\n\n{_doc(module)}\n")
         again = []
         for member in sorted(listed or module.__all__, key=str.lower):
@@ -60,15 +69,30 @@ def page() -> str:
             if first != name:
                 again.append(f"`{member}`")
             else:
-                parts.append("\n".join(_member(member, value)))
+                parts.append(described(member, value))
         if again:
             parts.append(_filled(f"Also here, as above: {', '.join(again)}.") + "\n")
     return "\n".join(parts)
 
 
+def _module(name: str) -> ModuleType:
+    """The module, or what its source says where its framework need not be installed."""
+    return unimported.module(name) if is_front(name) else importlib.import_module(name)
+
+
+def is_front(name: str) -> bool:
+    """Whether a module needs a framework that may not be there."""
+    return any(name.startswith(f"sumpter.{front}") for front in unimported.FRONTS)
+
+
 def _contents() -> str:
     links = (f"- [{name}](#{name.replace('.', '')})" for name in MODULES)
     return "\n".join(links) + "\n"
+
+
+def described(name: str, value: object) -> str:
+    """What the page says of a public name."""
+    return "" if isinstance(value, ModuleType) else "\n".join(_member(name, value))
 
 
 def _member(name: str, value: object) -> Iterator[str]:
@@ -176,7 +200,7 @@ def _fence(text: str) -> str:
 
 def _doc(value: object) -> str:
     text = inspect.getdoc(value)
-    assert text, f"{value} has no docstring"
+    assert text, f"{value.__module__}.{value.__name__} has no docstring"
     return text
 
 

@@ -1,0 +1,108 @@
+"""Calls that this rank cannot make: an error on all ranks, and not a wait for this one.
+
+A front checks what it is given before anything of a call begins. What it refuses then, the other
+ranks may have begun already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from sumpter._calls import collective as kinds
+from sumpter._calls.collective import Collective
+from sumpter._core import membership, names
+from sumpter._core.process_sets import ProcessSet, global_process_set, members
+from sumpter._errors import ConfigError, SumpterError, UnsupportedError
+
+# What the names of a call's arrays end with, and the rows of each, as far as they are known.
+Parts = Mapping[str, int | None]
+
+ONE: Parts = {"": None}
+
+
+class Checking:
+    """Within it a call is checked: what is raised there is raised on all ranks of the set.
+
+    The others get a MismatchError with this rank and the reason. Nothing of the call may begin
+    before the block ends. `parts` are looked at only if something is wrong.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        parts: Parts | Callable[[], Parts] = ONE,
+    ) -> None:
+        self._call = kind, name, process_set
+        self._parts = parts
+
+    @classmethod
+    def of(cls, collective: Collective, shapes: Iterable[Sequence[int | None]] = ()) -> Self:
+        """The checks of a call that is described already; `shapes` are those of its arrays."""
+        rows = [shape[0] if shape else 1 for shape in shapes]
+        found = rows if len(rows) == len(collective.paths) else [None] * len(collective.paths)
+        parts = dict(zip(collective.paths, found, strict=True))
+        return cls(*collective.series(), parts)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            refuse(*self._call, error, self._parts)
+
+
+def refuse(
+    kind: str,
+    name: str | None,
+    process_set: ProcessSet,
+    error: Exception,
+    parts: Parts | Callable[[], Parts] = ONE,
+) -> None:
+    """Says to the other ranks of a set that this one cannot make a call, as its error says.
+
+    Returns when they are told. What went wrong with the job, or with calls before, is no news.
+    """
+    if isinstance(error, SumpterError) and not isinstance(error, (UnsupportedError, ConfigError)):
+        return
+    session = membership.peek()
+    if session is None or not isinstance(name, str | None):
+        return
+    reason = str(error) if isinstance(error, SumpterError) else f"{type(error).__name__}: {error}"
+    # Whatever goes wrong here, what the caller must see is its own error.
+    with contextlib.suppress(Exception):
+        ranks = members(process_set)
+        known = parts() if callable(parts) else parts
+        rounds = [
+            names.refuse(
+                *(session, kind, None if name is None else f"{name}{path}", reason, process_set),
+                _endings(kind, ranks, rows),
+            )
+            for path, rows in known.items()
+        ]
+        for round_ in rounds:
+            with contextlib.suppress(SumpterError):
+                if round_ is not None:
+                    round_.wait()
+
+
+def _endings(kind: str, ranks: Sequence[int], rows: int | None) -> list[str]:
+    """What the names of the rounds end with that other ranks begin for an array."""
+    if kind == kinds.REDUCE_SCATTER:
+        return [f".{root}" for root in ranks]
+    if kind == kinds.ALL_GATHER:
+        return [] if rows is None else [f".{root}.{rows}" for root in ranks]
+    if kind == kinds.ALL_TO_ALL:
+        return [f".{root}.to.{other}" for root in ranks for other in ranks if root != other]
+    if kind in (kinds.GATHER_ROWS, kinds.EXCHANGE_ROWS):
+        return [".sizes"]
+    return [""]
