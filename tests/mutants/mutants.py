@@ -48,6 +48,11 @@ REGISTRY = Finder(
     r"property::\w+ --- FAILED",
     cargo("sumpter-membership", "--lib", "property"),
 )
+FABRIC = Finder(
+    Path("crates/fabric/src"),
+    r"(\d+) failed",
+    cargo("sumpter-fabric", "--test", "stream"),
+)
 ELASTIC = Finder(
     Path("python/sumpter/torch"),
     r"(\d+) failed",
@@ -656,6 +661,30 @@ MUTANTS = [
         "            if rank == heirs[0]:",
         "            if rank in heirs:",
         ELASTIC,
+    ),
+    Mutant(
+        "a slot is written to before its last write has completed",
+        "bytes that are on their way do not change",
+        "stream.rs",
+        "may && *free > 0 && !busy[slot]",
+        "may && *free > 0",
+        FABRIC,
+    ),
+    Mutant(
+        "slots that were read are given back twice",
+        "a peer writes to slots that are free",
+        "stream.rs",
+        "let free = std::mem::take(&mut self.receiving.free);",
+        "let free = self.receiving.free;",
+        FABRIC,
+    ),
+    Mutant(
+        "a stream ends when the peer says so, not after its last record",
+        "the end is reported after every byte before it",
+        "stream.rs",
+        "self.receiving.end == Some(self.receiving.records as u32 & VALUE)",
+        "self.receiving.end.is_some()",
+        FABRIC,
     ),
 ]
 # A bug may need a word that the sources lack.

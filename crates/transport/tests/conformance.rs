@@ -28,6 +28,7 @@ macro_rules! on_every_transport {
         mod shm { $(#[test] fn $test() { super::$test(super::Shm::new); })* }
         mod in_process { $(#[test] fn $test() { super::$test(super::InProcess::new); })* }
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
+        mod fabric_sim { $(#[test] fn $test() { super::$test(super::Sim::placed); })* }
         mod fabric_tcp { $(#[test] fn $test() { super::over("tcp", super::$test); })* }
         mod fabric_shm { $(#[test] fn $test() { super::over("shm", super::$test); })* }
     };

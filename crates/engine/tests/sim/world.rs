@@ -120,6 +120,9 @@ pub struct World {
 
 const JOB: JobId = JobId(77);
 
+/// One connection in so many places bytes in the memory of its ends.
+const CONNECTIONS_FOR_A_PLACED_ONE: u32 = 4;
+
 /// A small world takes ten thousand steps, and few a million; a large one some millions.
 const MANY_STEPS: u64 = 20_000_000;
 /// Steps in a row in which nothing moves, for each connection: they are taken at random.
@@ -459,7 +462,10 @@ impl World {
         let slot = self.wires.get_mut(&key).expect("a known pair");
         let Some(wire) = slot else {
             let (lane_side, _) = self.lanes[lane].open(peer).expect("a matching peer");
-            let link = SimLink::new(self.rng.usize(1..20_000));
+            let link = match self.rng.u32(0..CONNECTIONS_FOR_A_PLACED_ONE) {
+                0 => SimLink::placed(self.rng.u64(..)),
+                _ => SimLink::new(self.rng.usize(1..20_000)),
+            };
             *slot = Some(Wire { link, lane_side });
             self.client(rank).connected(ConnId(lane));
             return true;

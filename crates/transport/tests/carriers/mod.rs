@@ -68,6 +68,11 @@ impl Sim {
     pub fn new() -> Sim {
         Sim { link: SimLink::new(10_000), turn: 0 }
     }
+
+    /// Over writes that are placed in any order.
+    pub fn placed() -> Sim {
+        Sim { link: SimLink::placed(7), turn: 0 }
+    }
 }
 
 impl Carrier for Sim {
