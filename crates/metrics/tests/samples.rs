@@ -28,7 +28,6 @@ const COUNTERS: [&str; 36] = [
     "lane_memory_bytes",
     "lane_waiting_partitions",
     "broken_connections",
-    "placed_connections",
     "refused_connections",
     "wait_send_s",
     "wait_results_s",
@@ -46,6 +45,7 @@ const COUNTERS: [&str; 36] = [
     "event_loops",
     "compressed_tensors",
     "skipped_blocks",
+    "placed_connections",
 ];
 
 fn counters() -> BTreeMap<String, f64> {

@@ -283,10 +283,14 @@ impl WorkerSide {
         // Another interface may still lead to it.
         let late = late && !run.dials.has_another_path(lane);
         let suspect = run.server_of(lane).filter(|_| permanent || late);
-        if let (Some(server), Some(member)) = (suspect, &self.member) {
-            // The job goes on without it.
+        if let Some(server) = suspect {
             let plan = (run.view.job.run(), run.view.epoch);
-            return member.suspect(server, plan, reason.to_owned());
+            // The job goes on without it. Just after the start there is nothing to tell it to yet; the
+            // lane is dialed again, and fails again.
+            if let Some(member) = &self.member {
+                member.suspect(server, plan, reason.to_owned());
+            }
+            return;
         }
         let lane = run.describe(lane);
         tracing::debug!(%lane, %reason, "no connection yet");

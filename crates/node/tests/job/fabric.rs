@@ -77,6 +77,12 @@ fn members_without_a_common_network_sum_over_tcp() {
         assert_eq!(placed, 2.0);
     }
     tcp.finish();
+    // A job that demands it goes on without a server that has none.
+    let tcp = Job::start_with(1, &TCP);
+    for (_, placed) in tcp.run(2, &PLACED, rounds) {
+        assert!(placed >= 2.0);
+    }
+    tcp.finish();
 }
 
 #[test]
