@@ -285,8 +285,8 @@ impl WorkerSide {
         let suspect = run.server_of(lane).filter(|_| permanent || late);
         if let Some(server) = suspect {
             let plan = (run.view.job.run(), run.view.epoch);
-            // The job goes on without it. Just after the start there is nothing to tell it to yet; the
-            // lane is dialed again, and fails again.
+            // The job goes on without it. Just after the start there is nothing to tell it to yet;
+            // the lane is dialed again, and fails again.
             if let Some(member) = &self.member {
                 member.suspect(server, plan, reason.to_owned());
             }
