@@ -379,6 +379,7 @@ def test_every_metric_that_people_were_promised_is_shown() -> None:
         "sumpter_step",
         "sumpter_pauses_total",
         "sumpter_event_loops",
+        "sumpter_placed_connections_total",
         "sumpter_queued_partitions",
         "sumpter_lane_partitions_total",
         "sumpter_lane_memory_bytes",
