@@ -1,12 +1,12 @@
 //! Connections that place bytes, under what the conformance suite does not try: ends of
 //! connections, ends that do not find a common network, peers that send nonsense.
 
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSliceMut, Read, Write};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 use sumpter_endpoint::{Link, LinkError, Upgrade};
-use sumpter_fabric::Choice;
+use sumpter_fabric::{Choice, FabricStream, LibfabricEndpoint, Shape};
 use sumpter_transport::{FabricLink, TcpLink, readiness};
 
 use crate::carriers::{Carrier, Fabric, carry, has_provider};
@@ -154,29 +154,30 @@ fn a_peer_that_is_silent_after_its_offer_leaves_the_way_unsettled() {
         return;
     }
     let (mut poll, mut link, mut peer) = beside_a_socket();
-    // It echoes the offer: a way to an endpoint that never greets, our own.
+    let shape = Shape::default();
+    let loopback = Some([127, 0, 0, 1].into());
+    let endpoint = LibfabricEndpoint::open(&named("tcp"), loopback, shape.writes());
+    let silent = FabricStream::new(endpoint.expect("an endpoint"), shape).expect("rings");
     let mut events = Events::with_capacity(8);
-    let mut offer = vec![0; 4096];
+    let mut said = vec![0; 4096];
     peer.set_read_timeout(Some(Duration::from_millis(2))).expect("a socket");
-    let mut echoed = false;
+    let mut offered = false;
     for _ in 0..200 {
         poll.poll(&mut events, Some(Duration::from_millis(1))).expect("events");
         for event in &events {
             link.ready(readiness(event));
         }
-        if link.can_send().is_err() {
-            return;
-        }
-        if let (false, Ok(n)) = (echoed, peer.read(&mut offer)) {
-            peer.write_all(&offer[..n]).expect("connected");
-            echoed = true;
-        }
-        if echoed {
-            let _ = link.send(&[IoSlice::new(b"to no peer")]);
+        link.can_send().expect("connected");
+        if let (false, Ok(n)) = (offered, peer.read(&mut said)) {
+            // As the link said it, of the same protocol, but with the offer of the silent end.
+            let text = usize::from(u16::from_le_bytes([said[5], said[6]]));
+            let body = [&said[4..7 + text], &silent.offer().encode()].concat();
+            assert!(n > 7 + text, "the link offers nothing");
+            peer.write_all(&(body.len() as u32).to_le_bytes()).expect("connected");
+            peer.write_all(&body).expect("connected");
+            offered = true;
         }
     }
-    assert!(echoed);
-    // An endpoint that writes to itself greets itself, where the provider does that; else the
-    // caller's time runs out.
-    assert!(link.network().is_some());
+    assert!(offered && link.network().is_some(), "{link:?}");
+    assert!(!link.is_settled(), "no greeting has come");
 }
