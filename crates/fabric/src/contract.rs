@@ -1,6 +1,7 @@
 //! What a network must do that places bytes in a peer's memory.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 /// Who uses a region.
@@ -95,12 +96,31 @@ impl FabricError {
     }
 }
 
+/// A network whose endpoints place bytes in each other's memory.
+pub trait Network: fmt::Debug + Send {
+    /// One end of a connection.
+    type Endpoint: PlacedWrites + 'static;
+
+    /// Opens an endpoint, at `source` where the network has IP addresses. So many `writes` may be
+    /// under way at once.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn open(&self, source: Option<IpAddr>, writes: u32) -> Result<Self::Endpoint, FabricError>;
+}
+
 /// An endpoint with one peer, in whose memory it places bytes.
 ///
 /// Made, then [`register`](Self::register)ed with, then [`connect`](Self::connect)ed by the name
 /// that the peer's endpoint has. Progress is manual: nothing moves, in either direction, but while
 /// one of these functions runs, so that both ends must be polled.
 pub trait PlacedWrites: fmt::Debug + Send {
+    /// The network's name, for people.
+    fn network(&self) -> String;
+
+    /// What both ends must have in common.
+    fn protocol(&self) -> String;
+
     /// How the peer reaches this endpoint.
     fn name(&self) -> &[u8];
 

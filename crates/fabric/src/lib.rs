@@ -10,7 +10,7 @@
 //! | implementation | joins |
 //! |---|---|
 //! | [`LibfabricEndpoint`] | two processes, by any provider of libfabric with reliable datagrams |
-//! | [`SimEndpoint`] | two ends in a test; its network delays, reorders and loses |
+//! | [`SimEndpoint`] | two ends in a test; its network delays, reorders, loses, refuses and fails |
 //!
 //! [`FabricStream`] makes a stream of bytes out of either, as a connection needs it. An endpoint
 //! has one peer, and its regions belong to it alone: no other peer has a key to them, and what a
@@ -23,9 +23,9 @@ mod sim;
 mod stream;
 
 pub use contract::{
-    Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
 };
 pub use libfabric::{Choice, LibfabricEndpoint, Provider, Unavailable, providers, version};
 pub use pages::PAGE_BYTES;
-pub use sim::{SimEndpoint, SimNetwork};
+pub use sim::{SimEndpoint, SimNetwork, SimPort};
 pub use stream::{FabricStream, MAX_NAME_BYTES, Offer, OfferError, Shape, StreamError};

@@ -1,10 +1,11 @@
 //! A network in a test: writes wait until it is stepped, and are placed and complete in any order.
 
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::contract::{
-    Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
 };
 use crate::pages::Pages;
 
@@ -29,6 +30,8 @@ struct End {
     regions: Vec<(Pages, Remote, Access)>,
     completions: Vec<Completion>,
     failed: Option<FabricError>,
+    /// It may register so many bytes more, if there is a limit.
+    lockable: Option<usize>,
     /// Its process is gone.
     dead: bool,
     counts: Counts,
@@ -55,14 +58,20 @@ impl SimNetwork {
     #[must_use]
     pub fn new() -> (SimNetwork, SimEndpoint, SimEndpoint) {
         let network = SimNetwork::default();
-        let end = |side: usize| SimEndpoint {
-            network: network.clone(),
-            side,
-            name: [side as u8],
-            connected: false,
-        };
-        let (a, b) = (end(0), end(1));
+        let (a, b) = (network.end(0), network.end(1));
         (network, a, b)
+    }
+
+    fn end(&self, side: usize) -> SimEndpoint {
+        SimEndpoint { network: self.clone(), side, name: [side as u8], connected: false }
+    }
+
+    /// A network, and what opens each of its two ends.
+    #[must_use]
+    pub fn unopened() -> (SimNetwork, [SimPort; 2]) {
+        let network = SimNetwork::default();
+        let ports = [0, 1].map(|side| SimPort { network: network.clone(), side });
+        (network, ports)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,10 +113,35 @@ impl SimNetwork {
         });
     }
 
+    /// An end may register only so many bytes more, as with `ulimit -l`.
+    pub fn limit_memory(&self, side: usize, bytes: usize) {
+        self.state().ends[side].lockable = Some(bytes);
+    }
+
+    /// The network of an end reports an error.
+    pub fn fail(&self, side: usize, reason: &str) {
+        self.state().ends[side].failed = Some(FabricError::new("write", reason));
+    }
+
     /// Tells an end that a write with this immediate has been placed, as only a peer could that
     /// breaks the protocol.
     pub fn forge(&self, to: usize, immediate: u32) {
         self.state().ends[to].completions.push(Completion::Arrived(immediate));
+    }
+}
+
+/// What opens an end of a simulated connection; to be used once.
+#[derive(Clone, Debug)]
+pub struct SimPort {
+    network: SimNetwork,
+    side: usize,
+}
+
+impl Network for SimPort {
+    type Endpoint = SimEndpoint;
+
+    fn open(&self, _source: Option<IpAddr>, _writes: u32) -> Result<SimEndpoint, FabricError> {
+        Ok(self.network.end(self.side))
     }
 }
 
@@ -138,6 +172,14 @@ impl State {
 }
 
 impl PlacedWrites for SimEndpoint {
+    fn network(&self) -> String {
+        "simulated".to_owned()
+    }
+
+    fn protocol(&self) -> String {
+        "simulated/1".to_owned()
+    }
+
     fn name(&self) -> &[u8] {
         &self.name
     }
@@ -149,6 +191,11 @@ impl PlacedWrites for SimEndpoint {
     fn register(&mut self, bytes: usize, access: Access) -> Result<RegionId, FabricError> {
         let mut state = self.network.state();
         let end = &mut state.ends[self.side];
+        if let Some(left) = &mut end.lockable {
+            let after = left.checked_sub(bytes);
+            *left = after
+                .ok_or_else(|| FabricError::new("register", "no more memory may be locked"))?;
+        }
         let index = end.regions.len();
         let address = (1 + index as u64) * SPACING;
         let key = address ^ 0x5bd1_e995 ^ (self.side as u64) << 20;

@@ -45,7 +45,8 @@ const CONTROLS: u32 = 1;
 /// Bytes of such a write: what it says is in its immediate.
 const CONTROL_BYTES: usize = 8;
 
-const SLOTS: RangeInclusive<u32> = 4..=1 << SLOT_BITS;
+/// Few enough for [`is_behind`](FabricStream::is_behind).
+const SLOTS: RangeInclusive<u32> = 4..=64;
 const SLOT_BYTES: RangeInclusive<u32> = PAGE_BYTES as u32..=1 << LENGTH_BITS;
 
 /// The longest name of an endpoint that is sent to a peer.
@@ -176,6 +177,8 @@ pub struct FabricStream<F> {
     controls: VecDeque<u32>,
     control_under_way: bool,
     greeted: bool,
+    /// Writes of the peer's that have arrived.
+    arrived: u64,
     /// The network had no room for a write; it is asked again after the next poll.
     full: bool,
     completions: Vec<Completion>,
@@ -244,6 +247,7 @@ impl<F: PlacedWrites> FabricStream<F> {
             controls: VecDeque::new(),
             control_under_way: false,
             greeted: false,
+            arrived: 0,
             full: false,
             completions: Vec::new(),
             error: None,
@@ -294,6 +298,19 @@ impl<F: PlacedWrites> FabricStream<F> {
         self.poll().map(drop)
     }
 
+    /// How many writes were posted, modulo 256.
+    #[must_use]
+    pub fn posted(&self) -> u8 {
+        self.fabric.counts().writes as u8
+    }
+
+    /// Whether writes have not arrived of which the peer has posted so many, modulo 256.
+    #[must_use]
+    pub fn is_behind(&self, posted: u8) -> bool {
+        // No more than one for each slot and one other are under way.
+        (1..128).contains(&posted.wrapping_sub(self.arrived as u8))
+    }
+
     /// Whether all that was sent, and its end, has been taken over by the network.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
@@ -338,6 +355,7 @@ impl<F: PlacedWrites> FabricStream<F> {
 
     /// Takes in what the peer says, which may be anything.
     fn arrived(&mut self, immediate: u32) -> Result<(), StreamError> {
+        self.arrived += 1;
         let (kind, value) = (immediate >> VALUE_BITS, immediate & VALUE);
         let violation = |what| Err(StreamError::Violation(what));
         match kind {

@@ -15,8 +15,7 @@ use mio::{Interest, Registry, Token};
 use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Now, Readiness, Received, TURN_BYTES};
 use sumpter_endpoint::{Upgrade, Violation};
 use sumpter_fabric::{
-    Choice, FabricStream, LibfabricEndpoint, MAX_NAME_BYTES, Offer, PlacedWrites, Shape,
-    StreamError,
+    Choice, FabricStream, MAX_NAME_BYTES, Network, Offer, PlacedWrites, Shape, StreamError,
 };
 
 use crate::tcp::TcpLink;
@@ -39,12 +38,12 @@ const LAST_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
 
 /// One connection.
 #[derive(Debug)]
-pub struct FabricLink {
+pub struct FabricLink<N: Network = Choice> {
     tcp: TcpLink,
     registry: Registry,
     token: Token,
-    choice: Choice,
-    stage: Stage,
+    placing: N,
+    stage: Stage<N::Endpoint>,
     /// Something has happened that was not looked at.
     news: bool,
     /// The peer's end of the TCP connection is closed.
@@ -54,19 +53,19 @@ pub struct FabricLink {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum Stage<E> {
     /// Bytes go over TCP.
     Tcp,
     /// Both ends tell what they have.
-    Offering(Box<Offering>),
+    Offering(Box<Offering<E>>),
     /// Bytes are placed.
-    Placed(Box<Placed>),
+    Placed(Box<Placed<E>>),
 }
 
 #[derive(Debug)]
-struct Offering {
+struct Offering<E> {
     /// What this end has, if it has something.
-    ours: Option<(FabricStream<LibfabricEndpoint>, String)>,
+    ours: Option<(FabricStream<E>, String)>,
     /// What is told, and how much of it was sent.
     message: Vec<u8>,
     sent: usize,
@@ -75,16 +74,18 @@ struct Offering {
 }
 
 #[derive(Debug)]
-struct Placed {
-    stream: FabricStream<LibfabricEndpoint>,
+struct Placed<E> {
+    stream: FabricStream<E>,
     /// What wakes this end; `None` if the peer rings over TCP.
     event_fd: Option<RawFd>,
     registry: Registry,
-    /// There is something that the peer was not told of.
-    rings: bool,
+    /// Writes of which the peer was told.
+    told: u8,
+    /// Writes of which the peer has told.
+    announced: u8,
 }
 
-impl Drop for Placed {
+impl<E> Drop for Placed<E> {
     fn drop(&mut self) {
         if let Some(fd) = self.event_fd {
             // It is closed with the stream in any case.
@@ -93,9 +94,9 @@ impl Drop for Placed {
     }
 }
 
-impl FabricLink {
-    /// Goes over `tcp` until it is [upgraded](Link::upgrade); events of what comes then have the
-    /// same token.
+impl<N: Network> FabricLink<N> {
+    /// Goes over `tcp` until it is [upgraded](Link::upgrade), then places bytes by `placing`; its
+    /// events have the same token.
     ///
     /// # Errors
     /// What the operating system says.
@@ -103,17 +104,17 @@ impl FabricLink {
         tcp: TcpLink,
         registry: &Registry,
         token: Token,
-        choice: Choice,
-    ) -> io::Result<FabricLink> {
+        placing: N,
+    ) -> io::Result<FabricLink<N>> {
         let registry = registry.try_clone()?;
         let (stage, fallback) = (Stage::Tcp, None);
-        Ok(FabricLink { tcp, registry, token, choice, stage, news: false, ended: false, fallback })
+        Ok(FabricLink { tcp, registry, token, placing, stage, news: false, ended: false, fallback })
     }
 
     /// What this end has to tell.
-    fn offering(&self) -> Offering {
+    fn offering(&self) -> Offering<N::Endpoint> {
         let source = self.tcp.local_address();
-        match open(&self.choice, source) {
+        match open(&self.placing, source) {
             Ok((stream, protocol)) => {
                 let offer = stream.offer().encode();
                 let message = message(true, &protocol, &offer);
@@ -174,7 +175,7 @@ impl FabricLink {
 
     fn place(
         &mut self,
-        mut stream: FabricStream<LibfabricEndpoint>,
+        mut stream: FabricStream<N::Endpoint>,
         offer: &Offer,
     ) -> Result<(), LinkError> {
         stream.join(offer).map_err(broken)?;
@@ -183,7 +184,8 @@ impl FabricLink {
             self.registry.register(&mut SourceFd(&fd), self.token, Interest::READABLE)?;
         }
         let registry = self.registry.try_clone()?;
-        self.stage = Stage::Placed(Box::new(Placed { stream, event_fd, registry, rings: true }));
+        let placed = Placed { stream, event_fd, registry, told: 0, announced: 0 };
+        self.stage = Stage::Placed(Box::new(placed));
         Ok(())
     }
 
@@ -200,7 +202,7 @@ impl FabricLink {
             while !self.ended && self.tcp.can_receive() {
                 match self.tcp.recv(&mut [IoSliceMut::new(&mut rings)]) {
                     Ok(0) => break,
-                    Ok(_) => {}
+                    Ok(n) => placed.announced = rings[n - 1],
                     Err(LinkError::Closed) => self.ended = true,
                     Err(error) => return Err(error),
                 }
@@ -214,9 +216,9 @@ impl FabricLink {
                 }
             }
         }
-        // Without a descriptor no event tells of room, nor that the way is open.
-        let unsettled = placed.stream.is_full() || !placed.stream.is_open();
-        self.news |= placed.event_fd.is_none() && unsettled;
+        // Without a descriptor no event tells of what is under way, in either direction. A peer
+        // that ends in good order ends once all has arrived.
+        self.news |= placed.event_fd.is_none() && !self.ended && placed.has_under_way();
         placed.ring(&mut self.tcp)
     }
 
@@ -232,19 +234,27 @@ impl FabricLink {
     }
 }
 
-impl Placed {
-    /// Tells a peer that has no descriptor to wait for that something was written.
+impl<E: PlacedWrites> Placed<E> {
+    /// Whether there is something that only polling brings on.
+    fn has_under_way(&self) -> bool {
+        let Placed { stream, announced, .. } = self;
+        !stream.is_open() || !stream.is_flushed() || stream.is_behind(*announced)
+    }
+
+    /// Tells a peer that has no descriptor to wait for how much was written. This may overtake it.
     fn ring(&mut self, tcp: &mut TcpLink) -> Result<(), LinkError> {
-        let told = self.event_fd.is_some() || !std::mem::take(&mut self.rings);
-        if !told && tcp.can_send()? {
-            // What does not fit is not needed: the peer has not taken off what is there.
-            tcp.send(&[IoSlice::new(&[0])])?;
+        let posted = self.stream.posted();
+        if self.event_fd.is_none() && posted != self.told && tcp.can_send()? {
+            // A byte that does not fit is sent by a later call.
+            if tcp.send(&[IoSlice::new(&[posted])])? == 1 {
+                self.told = posted;
+            }
         }
         Ok(())
     }
 }
 
-impl Link for FabricLink {
+impl<N: Network> Link for FabricLink<N> {
     fn ready(&mut self, readiness: Readiness) {
         self.tcp.ready(readiness);
         self.news = true;
@@ -272,7 +282,7 @@ impl Link for FabricLink {
 
     fn network(&self) -> Option<String> {
         match &self.stage {
-            Stage::Placed(placed) => Some(placed.stream.fabric().provider().name),
+            Stage::Placed(placed) => Some(placed.stream.fabric().network()),
             Stage::Tcp | Stage::Offering(_) => None,
         }
     }
@@ -291,7 +301,6 @@ impl Link for FabricLink {
         placed.stream.finish().map_err(io::Error::other)?;
         // Nothing moves once this is dropped, and no system goes on for us.
         for _ in 0..LAST_POLLS {
-            placed.rings = true;
             if placed.ring(&mut self.tcp).is_err() || placed.stream.is_flushed() {
                 break;
             }
@@ -327,7 +336,6 @@ impl Link for FabricLink {
             Stage::Offering(_) => Ok(0),
             Stage::Placed(placed) => {
                 let sent = placed.stream.send(slices).map_err(|e| into_io(broken(e)))?;
-                placed.rings |= sent > 0;
                 placed.ring(&mut self.tcp).map_err(into_io)?;
                 Ok(sent)
             }
@@ -341,7 +349,6 @@ impl Link for FabricLink {
             Stage::Offering(_) => return Ok(0),
             Stage::Placed(placed) => {
                 let received = placed.stream.recv(spaces).map_err(broken)?;
-                placed.rings |= received > 0;
                 placed.ring(&mut self.tcp)?;
                 received
             }
@@ -373,12 +380,12 @@ impl Link for FabricLink {
 }
 
 /// An endpoint and its rings, with the protocol of both; in words, why there is none.
-fn open(
-    choice: &Choice,
+fn open<N: Network>(
+    network: &N,
     source: Option<IpAddr>,
-) -> Result<(FabricStream<LibfabricEndpoint>, String), String> {
+) -> Result<(FabricStream<N::Endpoint>, String), String> {
     let shape = Shape::default();
-    let endpoint = LibfabricEndpoint::open(choice, source, shape.writes());
+    let endpoint = network.open(source, shape.writes());
     let endpoint = endpoint.map_err(|error| error.to_string())?;
     let protocol = endpoint.protocol();
     let stream = FabricStream::new(endpoint, shape).map_err(|error| error.to_string())?;

@@ -9,7 +9,7 @@ mod scripted;
 
 use std::time::Duration;
 
-use carriers::{Carrier, Fabric, InProcess, Shm, Sim, Tcp, Tls, carry, has_provider};
+use carriers::{Carrier, Fabric, InProcess, Shm, Sim, Simulated, Tcp, Tls, carry, has_provider};
 use scripted::Scripted;
 use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
 use sumpter_engine::{
@@ -29,6 +29,7 @@ macro_rules! on_every_transport {
         mod in_process { $(#[test] fn $test() { super::$test(super::InProcess::new); })* }
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
         mod fabric_sim { $(#[test] fn $test() { super::$test(super::Sim::placed); })* }
+        mod fabric_link { $(#[test] fn $test() { super::$test(super::Simulated::new); })* }
         mod fabric_tcp { $(#[test] fn $test() { super::over("tcp", super::$test); })* }
         mod fabric_shm { $(#[test] fn $test() { super::over("shm", super::$test); })* }
     };
@@ -187,6 +188,7 @@ macro_rules! the_end_comes_last {
 
 the_end_comes_last!(the_end_of_a_tcp_connection_comes_last, Tcp);
 the_end_comes_last!(the_end_of_a_tls_connection_comes_last, Tls);
+the_end_comes_last!(the_end_of_placed_bytes_comes_last, Simulated);
 
 /// With and without a farewell: a process that dies sends none.
 #[test]

@@ -11,7 +11,7 @@ use std::ptr;
 use super::ffi;
 use super::library::{Choice, Info, Library, Provider, Unavailable};
 use crate::contract::{
-    Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
 };
 use crate::pages::Pages;
 
@@ -145,12 +145,6 @@ impl LibfabricEndpoint {
         self.info.provider()
     }
 
-    /// What both ends must share.
-    #[must_use]
-    pub fn protocol(&self) -> String {
-        self.info.protocol()
-    }
-
     fn mode(&self) -> (c_int, usize) {
         // SAFETY: the description is whole.
         let attr = unsafe { &*(*self.info.info).domain_attr };
@@ -229,7 +223,23 @@ unsafe fn name_of(
     Ok(name)
 }
 
+impl Network for Choice {
+    type Endpoint = LibfabricEndpoint;
+
+    fn open(&self, source: Option<IpAddr>, writes: u32) -> Result<LibfabricEndpoint, FabricError> {
+        LibfabricEndpoint::open(self, source, writes)
+    }
+}
+
 impl PlacedWrites for LibfabricEndpoint {
+    fn network(&self) -> String {
+        self.provider().name
+    }
+
+    fn protocol(&self) -> String {
+        self.info.protocol()
+    }
+
     fn name(&self) -> &[u8] {
         &self.name
     }

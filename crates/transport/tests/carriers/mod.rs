@@ -6,7 +6,7 @@ use std::time::Duration;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
 use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Upgrade};
-use sumpter_fabric::{Choice, providers};
+use sumpter_fabric::{Choice, Network, SimNetwork, SimPort, providers};
 use sumpter_transport::{
     FabricLink, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen, readiness,
 };
@@ -110,57 +110,68 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
     }
 }
 
-/// A connection over TCP, through the links of both ends.
-macro_rules! over_tcp {
-    ($name:ident, $link:ty) => {
-        pub struct $name {
-            poll: Poll,
-            events: Events,
-            a: $link,
-            b: $link,
-        }
-
-        impl $name {
-            fn wait(&mut self) {
-                for event in events(&mut self.poll, &mut self.events) {
-                    match event.token() {
-                        Token(0) => self.a.ready(readiness(event)),
-                        _ => self.b.ready(readiness(event)),
-                    }
-                }
-            }
-
-            /// All that was sent goes out before the connection ends.
-            pub fn close_a(&mut self) {
-                self.a.finish_sending().expect("still connected");
-            }
-
-            pub fn receive_b(&mut self, b: &mut impl Endpoint) -> Result<usize, LinkError> {
-                self.wait();
-                let mut nothing = Scripted::new(0, 0, 64);
-                self.a.transmit(&mut nothing, ConnId(0))?;
-                Ok(self.b.receive(b, ConnId(0), NOW)?.bytes)
-            }
-        }
-
-        impl Carrier for $name {
-            fn step_on<A: Endpoint, B: Endpoint>(
-                &mut self,
-                (a, on_a): (&mut A, ConnId),
-                (b, on_b): (&mut B, ConnId),
-            ) -> Result<bool, LinkError> {
-                self.wait();
-                let mut moved = self.a.transmit(a, on_a)? + self.b.transmit(b, on_b)?;
-                moved += self.a.receive(a, on_a, NOW)?.bytes + self.b.receive(b, on_b, NOW)?.bytes;
-                Ok(moved > 0)
-            }
-        }
-    };
+/// A TCP connection, through the links of both ends.
+pub struct OverTcp<L> {
+    poll: Poll,
+    events: Events,
+    a: L,
+    b: L,
+    /// Where bytes are placed, if that is in simulation.
+    network: Option<SimNetwork>,
+    steps: usize,
 }
 
-over_tcp!(Tcp, TcpLink);
-over_tcp!(Tls, TlsLink);
-over_tcp!(Fabric, FabricLink);
+pub type Tcp = OverTcp<TcpLink>;
+pub type Tls = OverTcp<TlsLink>;
+pub type Fabric = OverTcp<FabricLink>;
+pub type Simulated = OverTcp<FabricLink<SimPort>>;
+
+impl<L: Link> OverTcp<L> {
+    fn of(poll: Poll, [a, b]: [L; 2]) -> OverTcp<L> {
+        OverTcp { poll, events: Events::with_capacity(8), a, b, network: None, steps: 0 }
+    }
+
+    fn wait(&mut self) {
+        if let Some(network) = &self.network {
+            // In another order each time.
+            self.steps += 1;
+            for i in 0..self.steps % 7 {
+                network.step(self.steps + 5 * i);
+            }
+        }
+        for event in events(&mut self.poll, &mut self.events) {
+            match event.token() {
+                Token(0) => self.a.ready(readiness(event)),
+                _ => self.b.ready(readiness(event)),
+            }
+        }
+    }
+
+    /// All that was sent goes out before the connection ends.
+    pub fn close_a(&mut self) {
+        self.a.finish_sending().expect("still connected");
+    }
+
+    pub fn receive_b(&mut self, b: &mut impl Endpoint) -> Result<usize, LinkError> {
+        self.wait();
+        let mut nothing = Scripted::new(0, 0, 64);
+        self.a.transmit(&mut nothing, ConnId(0))?;
+        Ok(self.b.receive(b, ConnId(0), NOW)?.bytes)
+    }
+}
+
+impl<L: Link> Carrier for OverTcp<L> {
+    fn step_on<A: Endpoint, B: Endpoint>(
+        &mut self,
+        (a, on_a): (&mut A, ConnId),
+        (b, on_b): (&mut B, ConnId),
+    ) -> Result<bool, LinkError> {
+        self.wait();
+        let mut moved = self.a.transmit(a, on_a)? + self.b.transmit(b, on_b)?;
+        moved += self.a.receive(a, on_a, NOW)?.bytes + self.b.receive(b, on_b, NOW)?.bytes;
+        Ok(moved > 0)
+    }
+}
 
 impl Tcp {
     pub fn new() -> Tcp {
@@ -168,7 +179,7 @@ impl Tcp {
         let (a, b) = tcp_pair();
         let a = TcpLink::new(a, poll.registry(), Token(0)).expect("registered");
         let b = TcpLink::new(b, poll.registry(), Token(1)).expect("registered");
-        Tcp { poll, events: Events::with_capacity(8), a, b }
+        Tcp::of(poll, [a, b])
     }
 }
 
@@ -179,7 +190,7 @@ impl Tls {
         let config = certificates::ours();
         let a = TlsLink::client(a, poll.registry(), Token(0), &config).expect("registered");
         let b = TlsLink::server(b, poll.registry(), Token(1), &config).expect("registered");
-        let mut both = Tls { poll, events: Events::with_capacity(8), a, b };
+        let mut both = Tls::of(poll, [a, b]);
         loop {
             both.wait();
             let a = both.a.establish().expect("good certificates");
@@ -198,41 +209,100 @@ impl Fabric {
     }
 
     /// Of two ends that make these choices.
-    pub fn pair([of_a, of_b]: [Choice; 2]) -> Fabric {
+    pub fn pair(choices: [Choice; 2]) -> Fabric {
         let poll = Poll::new().expect("a poll");
-        let (a, b) = tcp_pair();
-        let registry = poll.registry();
-        let link = |stream, token, choice| {
-            let tcp = TcpLink::new(stream, registry, token).expect("registered");
-            FabricLink::new(tcp, registry, token, choice).expect("registered")
-        };
-        let (a, b) = (link(a, Token(0), of_a), link(b, Token(1), of_b));
-        let mut both = Fabric { poll, events: Events::with_capacity(8), a, b };
-        both.a.upgrade(Upgrade { dialled: true, placed: true }).expect("connected");
-        both.b.upgrade(Upgrade { dialled: false, placed: true }).expect("connected");
-        both
+        let links = fabric_links(&poll, choices);
+        Fabric::of(poll, links)
+    }
+}
+
+impl Simulated {
+    /// In a network that answers.
+    pub fn new() -> Simulated {
+        Simulated::within(|_| {}).1
     }
 
+    /// In a network of which `prepare` makes what it is to be.
+    pub fn within(prepare: impl FnOnce(&SimNetwork)) -> (SimNetwork, Simulated) {
+        let (network, ports) = SimNetwork::unopened();
+        prepare(&network);
+        let poll = Poll::new().expect("a poll");
+        let links = fabric_links(&poll, ports);
+        let both = Simulated { network: Some(network.clone()), ..Simulated::of(poll, links) };
+        (network, both)
+    }
+
+    /// The network does nothing any more.
+    pub fn hang(&mut self) {
+        self.network = None;
+    }
+
+    /// The process of the first end dies; of its writes under way some are lost.
+    pub fn kill_a(self, choice: usize) -> Survivor {
+        let network = self.network.expect("it does not hang");
+        network.kill(0, choice);
+        drop(self.a);
+        Survivor { poll: self.poll, events: self.events, link: self.b, network }
+    }
+}
+
+/// The second end of a connection whose first is gone.
+pub struct Survivor {
+    poll: Poll,
+    events: Events,
+    link: FabricLink<SimPort>,
+    network: SimNetwork,
+}
+
+impl Survivor {
+    pub fn receive(&mut self, b: &mut impl Endpoint) -> Result<usize, LinkError> {
+        self.network.step(0);
+        for event in events(&mut self.poll, &mut self.events) {
+            if event.token() == Token(1) {
+                self.link.ready(readiness(event));
+            }
+        }
+        Ok(self.link.receive(b, ConnId(0), NOW)?.bytes)
+    }
+}
+
+impl<N: Network> OverTcp<FabricLink<N>> {
     /// Moves what both ends tell each other, until the way is open or they have fallen back.
     pub fn settle(&mut self) -> [Option<String>; 2] {
-        let mut nothing = Scripted::new(0, 0, 64);
-        for _ in 0..2000 {
+        let mut nothing = [Scripted::new(0, 0, 64), Scripted::new(0, 0, 64)];
+        for _ in 0..PATIENCE {
             if self.a.is_settled() && self.b.is_settled() {
                 break;
             }
-            self.wait();
-            for link in [&mut self.a, &mut self.b] {
-                link.transmit(&mut nothing, ConnId(0)).expect("connected");
-                link.receive(&mut nothing, ConnId(0), NOW).expect("connected");
-            }
+            let [a, b] = &mut nothing;
+            self.step(a, b).expect("connected");
         }
         [self.a.network(), self.b.network()]
+    }
+
+    /// Whether both ends know that the way is open.
+    pub fn is_settled(&self) -> bool {
+        self.a.is_settled() && self.b.is_settled()
     }
 
     /// Why the ends have fallen back.
     pub fn fallbacks(&mut self) -> [Option<String>; 2] {
         [self.a.take_fallback(), self.b.take_fallback()]
     }
+}
+
+/// Both ends of a connection that is to place bytes.
+fn fabric_links<N: Network>(poll: &Poll, networks: [N; 2]) -> [FabricLink<N>; 2] {
+    let (a, b) = tcp_pair();
+    let mut sides = [(a, true), (b, false)].into_iter().enumerate();
+    networks.map(|network| {
+        let (token, (stream, dialled)) = sides.next().expect("two");
+        let tcp = TcpLink::new(stream, poll.registry(), Token(token)).expect("registered");
+        let link = FabricLink::new(tcp, poll.registry(), Token(token), network);
+        let mut link = link.expect("registered");
+        link.upgrade(Upgrade { dialled, placed: true }).expect("connected");
+        link
+    })
 }
 
 /// Whether a provider is here; says what is missing otherwise.

@@ -1,6 +1,8 @@
 //! Connections that place bytes, under what the conformance suite does not try: ends of
 //! connections, ends that do not find a common network, peers that send nonsense.
 
+mod faults;
+
 use std::io::{IoSliceMut, Read, Write};
 use std::time::Duration;
 
