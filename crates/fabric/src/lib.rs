@@ -25,6 +25,7 @@ mod stream;
 pub use contract::{
     Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
 };
+pub use libfabric::{Ablated, AblatedEndpoint, LeftOut};
 pub use libfabric::{Choice, LibfabricEndpoint, Provider, Unavailable, providers, version};
 pub use pages::PAGE_BYTES;
 pub use sim::{SimEndpoint, SimNetwork, SimPort};

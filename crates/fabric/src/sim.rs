@@ -1,7 +1,9 @@
 //! A network in a test: writes wait until it is stepped, and are placed and complete in any order.
 
+use std::io::{Read, Write as _};
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::contract::{
@@ -30,6 +32,8 @@ struct End {
     regions: Vec<(Pages, Remote, Access)>,
     completions: Vec<Completion>,
     failed: Option<FabricError>,
+    /// Bytes in it say that there is something to poll: the end that is read, and the other.
+    descriptor: Option<[UnixStream; 2]>,
     /// It may register so many bytes more, if there is a limit.
     lockable: Option<usize>,
     /// Its process is gone.
@@ -37,7 +41,7 @@ struct End {
     counts: Counts,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct UnderWay {
     from: usize,
     write: Write,
@@ -78,6 +82,21 @@ impl SimNetwork {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Gives both ends a descriptor to wait for, as libfabric does: it says nothing of what the
+    /// network takes in while it posts a write, so that it must be armed after each.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn give_descriptors(&self) -> std::io::Result<()> {
+        for end in &mut self.state().ends {
+            let (reader, writer) = UnixStream::pair()?;
+            reader.set_nonblocking(true)?;
+            writer.set_nonblocking(true)?;
+            end.descriptor = Some([reader, writer]);
+        }
+        Ok(())
+    }
+
     /// Lets one thing happen to one of the writes under way, as `choice` says: it is placed, or,
     /// if it is already, it completes. False if there is none.
     pub fn step(&self, choice: usize) -> bool {
@@ -86,13 +105,8 @@ impl SimNetwork {
             return false;
         }
         let index = choice % state.under_way.len();
-        if !state.under_way[index].placed {
-            state.under_way[index].placed = true;
-            state.place(index);
-            return true;
-        }
-        let UnderWay { from, write, .. } = state.under_way.swap_remove(index);
-        state.ends[from].completions.push(Completion::Written(write.context));
+        let of = state.step(index);
+        state.ends[of].signal();
         true
     }
 
@@ -145,7 +159,38 @@ impl Network for SimPort {
     }
 }
 
+impl End {
+    /// Says that there is something to poll.
+    fn signal(&mut self) {
+        if let Some([_, writer]) = &mut self.descriptor {
+            // One that is full says so already.
+            let _ = writer.write(&[1]);
+        }
+    }
+}
+
 impl State {
+    /// Lets a write under way be placed, or, if it is, complete. The end that can see it.
+    fn step(&mut self, index: usize) -> usize {
+        let UnderWay { from, write, placed } = self.under_way[index];
+        if placed {
+            self.under_way.swap_remove(index);
+            self.ends[from].completions.push(Completion::Written(write.context));
+            return from;
+        }
+        self.under_way[index].placed = true;
+        self.place(index);
+        if self.ends[from].failed.is_some() { from } else { 1 - from }
+    }
+
+    /// Lets happen all that an end can see, and signals nothing.
+    fn take_in(&mut self, side: usize) {
+        let visible = |one: &UnderWay| (one.from == side) == one.placed;
+        while let Some(index) = self.under_way.iter().position(visible) {
+            self.step(index);
+        }
+    }
+
     fn place(&mut self, index: usize) {
         let UnderWay { from, write, .. } = self.under_way[index];
         let Write { to, offset, immediate, .. } = write;
@@ -239,6 +284,17 @@ impl PlacedWrites for SimEndpoint {
         (counts.writes, counts.segments) = (counts.writes + 1, counts.segments + 1);
         counts.bytes += write.len as u64;
         state.under_way.push(UnderWay { from, write: *write, placed: false });
+        let eager = (state.ends[from].counts.writes + from as u64).is_multiple_of(2);
+        if state.ends[from].descriptor.is_some() {
+            state.take_in(from);
+            if eager && !state.under_way.is_empty() {
+                // It is gone before the call returns.
+                let index = state.under_way.len() - 1;
+                let of = state.step(index);
+                state.ends[of].signal();
+                state.take_in(from);
+            }
+        }
         Ok(Posted::Posted)
     }
 
@@ -250,11 +306,16 @@ impl PlacedWrites for SimEndpoint {
     }
 
     fn arm(&mut self) -> bool {
-        self.network.state().ends[self.side].completions.is_empty()
+        let end = &mut self.network.state().ends[self.side];
+        if let Some([reader, _]) = &mut end.descriptor {
+            while reader.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+        }
+        end.completions.is_empty()
     }
 
     fn event_fd(&self) -> Option<RawFd> {
-        None
+        let end = &self.network.state().ends[self.side];
+        end.descriptor.as_ref().map(|[reader, _]| reader.as_raw_fd())
     }
 
     fn counts(&self) -> Counts {

@@ -5,7 +5,10 @@ use std::io::{IoSlice, IoSliceMut, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use sumpter_fabric::{Choice, FabricStream, LibfabricEndpoint, PlacedWrites, Shape, providers};
+use sumpter_fabric::{
+    Ablated, Choice, FabricStream, LeftOut, LibfabricEndpoint, Network, PlacedWrites, Shape,
+    providers,
+};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -13,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Providers that need no hardware, as different releases call them.
 const SOFTWARE: [&str; 3] = ["tcp", "net", "shm"];
 
-type Stream = FabricStream<LibfabricEndpoint>;
+type Stream<E = LibfabricEndpoint> = FabricStream<E>;
 
 fn choice(provider: &str) -> Choice {
     Choice { provider: Some(provider.to_owned()), device: None }
@@ -38,8 +41,11 @@ fn open(provider: &str, shape: Shape) -> Stream {
     FabricStream::new(endpoint.expect("an endpoint"), shape).expect("rings")
 }
 
-fn joined(provider: &str, shape: Shape) -> [Stream; 2] {
-    let (mut a, mut b) = (open(provider, shape), open(provider, shape));
+fn joined<N: Network>(network: &N, shape: Shape) -> [Stream<N::Endpoint>; 2] {
+    let [mut a, mut b] = [0, 1].map(|_| {
+        let endpoint = network.open(Some(LOOPBACK), shape.writes()).expect("an endpoint");
+        FabricStream::new(endpoint, shape).expect("rings")
+    });
     let (to_a, to_b) = (b.offer(), a.offer());
     a.join(&to_a).expect("a peer");
     b.join(&to_b).expect("a peer");
@@ -47,7 +53,10 @@ fn joined(provider: &str, shape: Shape) -> [Stream; 2] {
 }
 
 /// Polls both ends until `done`.
-fn until(streams: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2]) -> bool) {
+fn until<E: PlacedWrites>(
+    streams: &mut [Stream<E>; 2],
+    mut done: impl FnMut(&mut [Stream<E>; 2]) -> bool,
+) {
     let limit = Instant::now() + PATIENCE;
     while !done(streams) {
         assert!(Instant::now() < limit, "stuck: {streams:?}");
@@ -57,29 +66,61 @@ fn until(streams: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2]) -> bo
     }
 }
 
+/// Both ends of a connection over which bytes have gone each way at once, and arrived.
+fn exchanged<N: Network>(network: &N, shape: Shape) -> [Stream<N::Endpoint>; 2] {
+    let mut streams = joined(network, shape);
+    let total = 20 * shape.slots as usize * shape.slot_bytes as usize + 5;
+    let bytes: Vec<u8> = (0..total).map(|i| ((i * 31) >> 7) as u8).collect();
+    let (mut sent, mut received) = ([0; 2], [Vec::new(), Vec::new()]);
+    until(&mut streams, |streams| {
+        for (side, stream) in streams.iter_mut().enumerate() {
+            let rest = IoSlice::new(&bytes[sent[side]..]);
+            sent[side] += stream.send(&[rest]).expect("no failure");
+            if sent[side] == total {
+                stream.finish().expect("no failure");
+            }
+            let mut space = vec![0; 10_007];
+            let n = stream.recv(&mut [IoSliceMut::new(&mut space)]).expect("no failure");
+            received[side].extend_from_slice(&space[..n]);
+        }
+        streams.iter().all(Stream::has_ended)
+    });
+    assert!(received.iter().all(|got| *got == bytes), "{network:?}");
+    until(&mut streams, |streams| streams.iter().all(Stream::is_flushed));
+    streams
+}
+
+/// What `sumpter bench ablate datapath` compares is what it says, and carries the same bytes.
+#[test]
+fn each_rule_of_the_data_path_can_be_left_out() {
+    for provider in here("the data path without its rules") {
+        for bits in 0..8 {
+            let left_out = LeftOut {
+                alignment: bits & 1 != 0,
+                single_segment: bits & 2 != 0,
+                single_registration: bits & 4 != 0,
+            };
+            let network = Ablated { choice: choice(provider), left_out };
+            for stream in &exchanged(&network, Shape::default()) {
+                let (counts, address) = (stream.counts(), stream.offer().ring.address);
+                // A write for which there was no room was registered in vain.
+                match left_out.single_registration {
+                    true => assert!(counts.registrations >= 2 + counts.writes, "{network:?}"),
+                    false => assert_eq!(counts.registrations, 2, "{network:?}"),
+                }
+                assert_eq!(address % 4096 != 0, left_out.alignment, "{network:?}: {address:#x}");
+                // All but what goes into immediates alone.
+                assert_eq!(counts.segments > counts.writes, left_out.single_segment);
+            }
+        }
+    }
+}
+
 #[test]
 fn bytes_arrive_in_order_both_ways_at_once_from_rings_registered_once() {
     for provider in here("bytes over libfabric") {
         for shape in [Shape { slots: 4, slot_bytes: 4096 }, Shape::default()] {
-            let mut streams = joined(provider, shape);
-            let total = 20 * shape.slots as usize * shape.slot_bytes as usize + 5;
-            let bytes: Vec<u8> = (0..total).map(|i| ((i * 31) >> 7) as u8).collect();
-            let (mut sent, mut received) = ([0; 2], [Vec::new(), Vec::new()]);
-            until(&mut streams, |streams| {
-                for (side, stream) in streams.iter_mut().enumerate() {
-                    let rest = IoSlice::new(&bytes[sent[side]..]);
-                    sent[side] += stream.send(&[rest]).expect("no failure");
-                    if sent[side] == total {
-                        stream.finish().expect("no failure");
-                    }
-                    let mut space = vec![0; 10_007];
-                    let n = stream.recv(&mut [IoSliceMut::new(&mut space)]).expect("no failure");
-                    received[side].extend_from_slice(&space[..n]);
-                }
-                streams.iter().all(Stream::has_ended)
-            });
-            assert!(received.iter().all(|got| *got == bytes), "{provider}");
-            until(&mut streams, |streams| streams.iter().all(Stream::is_flushed));
+            let streams = exchanged(&choice(provider), shape);
             for stream in &streams {
                 let counts = stream.counts();
                 assert_eq!((counts.registrations, counts.segments), (2, counts.writes));
@@ -93,7 +134,7 @@ fn bytes_arrive_in_order_both_ways_at_once_from_rings_registered_once() {
 #[test]
 fn a_descriptor_says_when_there_is_something_to_poll() {
     for provider in here("waiting for libfabric") {
-        let mut streams = joined(provider, Shape::default());
+        let mut streams = joined(&choice(provider), Shape::default());
         until(&mut streams, |streams| streams.iter().all(Stream::is_open));
         let [a, b] = &mut streams;
         let Some(fd) = b.fabric().event_fd() else {

@@ -46,6 +46,8 @@ pub struct FabricLink<N: Network = Choice> {
     stage: Stage<N::Endpoint>,
     /// Something has happened that was not looked at.
     news: bool,
+    /// The next wait for events returns at once because of that.
+    woken: bool,
     /// The peer's end of the TCP connection is closed.
     ended: bool,
     /// Why bytes go over TCP after all.
@@ -107,8 +109,17 @@ impl<N: Network> FabricLink<N> {
         placing: N,
     ) -> io::Result<FabricLink<N>> {
         let registry = registry.try_clone()?;
-        let (stage, fallback) = (Stage::Tcp, None);
-        Ok(FabricLink { tcp, registry, token, placing, stage, news: false, ended: false, fallback })
+        Ok(FabricLink {
+            tcp,
+            registry,
+            token,
+            placing,
+            stage: Stage::Tcp,
+            news: false,
+            woken: false,
+            ended: false,
+            fallback: None,
+        })
     }
 
     /// What this end has to tell.
@@ -208,7 +219,8 @@ impl<N: Network> FabricLink<N> {
                 }
             }
             let mut polls = 0;
-            while placed.stream.poll().map_err(broken)? || !placed.stream.arm() {
+            // A peer that ends in good order ends once all has arrived; of another nothing more will.
+            while placed.stream.poll().map_err(broken)? || !(self.ended || placed.stream.arm()) {
                 polls += 1;
                 if polls == POLLS {
                     self.news = true;
@@ -216,10 +228,25 @@ impl<N: Network> FabricLink<N> {
                 }
             }
         }
-        // Without a descriptor no event tells of what is under way, in either direction. A peer
-        // that ends in good order ends once all has arrived.
-        self.news |= placed.event_fd.is_none() && !self.ended && placed.has_under_way();
-        placed.ring(&mut self.tcp)
+        self.look_again()
+    }
+
+    /// Sees to it that this is called again when no event would say that it must be.
+    fn look_again(&mut self) -> Result<(), LinkError> {
+        let Stage::Placed(placed) = &mut self.stage else { return Ok(()) };
+        placed.ring(&mut self.tcp)?;
+        let silent = match placed.event_fd {
+            // A network may take in what has arrived while it posts a write, and the descriptor
+            // then says nothing of it.
+            Some(_) => !placed.stream.arm(),
+            // Without a descriptor no event tells of what is under way, in either direction.
+            None => placed.has_under_way(),
+        };
+        self.news |= silent && !self.ended;
+        if self.news && !std::mem::replace(&mut self.woken, true) {
+            self.tcp.wake(&self.registry, self.token)?;
+        }
+        Ok(())
     }
 
     /// Whether nothing more will come.
@@ -257,7 +284,7 @@ impl<E: PlacedWrites> Placed<E> {
 impl<N: Network> Link for FabricLink<N> {
     fn ready(&mut self, readiness: Readiness) {
         self.tcp.ready(readiness);
-        self.news = true;
+        (self.news, self.woken) = (true, false);
     }
 
     fn check_connected(&self) -> io::Result<()> {
@@ -336,7 +363,7 @@ impl<N: Network> Link for FabricLink<N> {
             Stage::Offering(_) => Ok(0),
             Stage::Placed(placed) => {
                 let sent = placed.stream.send(slices).map_err(|e| into_io(broken(e)))?;
-                placed.ring(&mut self.tcp).map_err(into_io)?;
+                self.look_again().map_err(into_io)?;
                 Ok(sent)
             }
         }
@@ -347,12 +374,9 @@ impl<N: Network> Link for FabricLink<N> {
         let received = match &mut self.stage {
             Stage::Tcp => return self.tcp.recv(spaces),
             Stage::Offering(_) => return Ok(0),
-            Stage::Placed(placed) => {
-                let received = placed.stream.recv(spaces).map_err(broken)?;
-                placed.ring(&mut self.tcp)?;
-                received
-            }
+            Stage::Placed(placed) => placed.stream.recv(spaces).map_err(broken)?,
         };
+        self.look_again()?;
         if received == 0 && self.is_over() {
             return Err(LinkError::Closed);
         }

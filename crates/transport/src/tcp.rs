@@ -44,6 +44,13 @@ impl TcpLink {
         Ok(TcpLink { stream, readable: false, writable: false, ending: false })
     }
 
+    /// Makes the next wait for events return at once, with one of this connection's.
+    pub(crate) fn wake(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        // What is ready when it is registered is an event, and a connection without anything on
+        // its way out is ready to be written to.
+        registry.reregister(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
     /// The address of this end, once it is connected.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         self.stream.local_addr().ok().map(|address| address.ip())

@@ -30,6 +30,7 @@ macro_rules! on_every_transport {
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
         mod fabric_sim { $(#[test] fn $test() { super::$test(super::Sim::placed); })* }
         mod fabric_link { $(#[test] fn $test() { super::$test(super::Simulated::new); })* }
+        mod fabric_events { $(#[test] fn $test() { super::$test(super::Simulated::with_descriptors); })* }
         mod fabric_tcp { $(#[test] fn $test() { super::over("tcp", super::$test); })* }
         mod fabric_shm { $(#[test] fn $test() { super::over("shm", super::$test); })* }
     };

@@ -69,6 +69,12 @@ def bench_connections(
 ) -> list[tuple[int, float, float]]:
     """Connections, seconds for `bytes` there and back, processor seconds."""
 
+def bench_datapath(
+    *, provider: str | None, bytes: int, chunk_bytes: int, rounds: int
+) -> list[tuple[str, float, float]]:
+    """Step of the ladder, seconds for `bytes` there and back, processor seconds; without a
+    libfabric provider the steps that need none."""
+
 class Members:
     """Members of one coordinator, each with a thread and a session of its own in this process.
 

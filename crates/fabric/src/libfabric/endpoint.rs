@@ -49,7 +49,7 @@ struct Region {
 }
 
 /// An object of the library's, closed when this is dropped.
-struct Object<T>(*mut T);
+pub(super) struct Object<T>(*mut T);
 
 impl<T> fmt::Debug for Object<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -251,50 +251,9 @@ impl PlacedWrites for LibfabricEndpoint {
 
     fn register(&mut self, bytes: usize, access: Access) -> Result<RegionId, FabricError> {
         let pages = Pages::new(bytes);
-        let (mode, key_bytes) = self.mode();
-        let access = match access {
-            Access::Source => ffi::FI_WRITE,
-            Access::Target => ffi::FI_REMOTE_WRITE,
-        };
-        // Hard to guess, where the provider lets us choose it.
-        let mut key = [0; 8];
-        getrandom::fill(&mut key[..key_bytes.min(8)])
-            .map_err(|error| FabricError::new("make a key", error.to_string()))?;
-        let mut registration = ptr::null_mut();
-        // SAFETY: the domain is open, and the pages stay until the registration is closed.
-        unsafe {
-            let code = ((*(*self.domain.0).mr).reg)(
-                self.domain.fid(),
-                pages.start().cast(),
-                pages.len(),
-                access,
-                0,
-                u64::from_le_bytes(key),
-                0,
-                &raw mut registration,
-                ptr::null_mut(),
-            );
-            let refused = |reason: String| {
-                let hint = match code.abs() {
-                    libc::ENOMEM | libc::EPERM => {
-                        ": raise the limit of locked memory (`ulimit -l`)"
-                    }
-                    _ => "",
-                };
-                FabricError::new("fi_mr_reg", format!("{reason} ({bytes} bytes){hint}"))
-            };
-            self.library.check("fi_mr_reg", code).map_err(|error| refused(error.reason))?;
-            let registration = Object(registration);
-            if mode & ffi::FI_MR_ENDPOINT != 0 {
-                let ops = &*(*registration.fid()).ops;
-                let code = (ops.bind)(registration.fid(), self.endpoint.fid(), 0);
-                self.library.check("fi_mr_bind", code)?;
-                let code = (ops.control)(registration.fid(), ffi::FI_ENABLE, ptr::null_mut());
-                self.library.check("fi_mr_enable", code)?;
-            }
-            self.regions.push(Region { registration, pages });
-        }
-        self.counts.registrations += 1;
+        // SAFETY: the pages stay until the registration is closed.
+        let registration = unsafe { self.registration(pages.start(), pages.len(), access)? };
+        self.regions.push(Region { registration, pages });
         Ok(RegionId(self.regions.len() - 1))
     }
 
@@ -358,16 +317,7 @@ impl PlacedWrites for LibfabricEndpoint {
                 context.cast(),
             )
         };
-        match code {
-            0 => {
-                self.counts.writes += 1;
-                self.counts.segments += 1;
-                self.counts.bytes += len as u64;
-                Ok(Posted::Posted)
-            }
-            code if code == -(libc::EAGAIN as isize) => Ok(Posted::Full),
-            code => Err(FabricError::new("fi_writedata", self.library.describe(code as c_int))),
-        }
+        self.posted("fi_writedata", code, len, 1)
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
@@ -427,6 +377,139 @@ impl PlacedWrites for LibfabricEndpoint {
 }
 
 impl LibfabricEndpoint {
+    /// Registers memory.
+    ///
+    /// # Safety
+    /// The bytes must stay until the registration is closed.
+    unsafe fn registration(
+        &mut self,
+        start: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Object<ffi::fid_mr>, FabricError> {
+        let (mode, key_bytes) = self.mode();
+        let access = match access {
+            Access::Source => ffi::FI_WRITE,
+            Access::Target => ffi::FI_REMOTE_WRITE,
+        };
+        // Hard to guess, where the provider lets us choose it.
+        let mut key = [0; 8];
+        getrandom::fill(&mut key[..key_bytes.min(8)])
+            .map_err(|error| FabricError::new("make a key", error.to_string()))?;
+        let mut registration = ptr::null_mut();
+        // SAFETY: the domain is open; the caller promises that the bytes stay.
+        unsafe {
+            let code = ((*(*self.domain.0).mr).reg)(
+                self.domain.fid(),
+                start.cast(),
+                len,
+                access,
+                0,
+                u64::from_le_bytes(key),
+                0,
+                &raw mut registration,
+                ptr::null_mut(),
+            );
+            let refused = |reason: String| {
+                let hint = match code.abs() {
+                    libc::ENOMEM | libc::EPERM => {
+                        ": raise the limit of locked memory (`ulimit -l`)"
+                    }
+                    _ => "",
+                };
+                FabricError::new("fi_mr_reg", format!("{reason} ({len} bytes){hint}"))
+            };
+            self.library.check("fi_mr_reg", code).map_err(|error| refused(error.reason))?;
+            let registration = Object(registration);
+            if mode & ffi::FI_MR_ENDPOINT != 0 {
+                let ops = &*(*registration.fid()).ops;
+                let code = (ops.bind)(registration.fid(), self.endpoint.fid(), 0);
+                self.library.check("fi_mr_bind", code)?;
+                let code = (ops.control)(registration.fid(), ffi::FI_ENABLE, ptr::null_mut());
+                self.library.check("fi_mr_enable", code)?;
+            }
+            self.counts.registrations += 1;
+            Ok(registration)
+        }
+    }
+
+    /// Registers a part of a region once more, for one write.
+    pub(super) fn register_again(
+        &mut self,
+        region: RegionId,
+        at: usize,
+        len: usize,
+    ) -> Result<Object<ffi::fid_mr>, FabricError> {
+        let pages = &self.regions[region.0].pages;
+        assert!(at + len <= pages.len(), "no such bytes");
+        // SAFETY: a region stays as long as the endpoint, to which what is returned belongs.
+        unsafe {
+            let start = pages.start().add(at);
+            self.registration(start, len, Access::Source)
+        }
+    }
+
+    /// As [`post`](PlacedWrites::post), but gathered from pieces that are split at these places,
+    /// and by another registration of the same bytes.
+    pub(super) fn post_gathered(
+        &mut self,
+        write: &Write,
+        splits: &[usize],
+        registration: Option<&Object<ffi::fid_mr>>,
+    ) -> Result<Posted, FabricError> {
+        let Write { from, at, len, to, offset, immediate, context } = *write;
+        let Region { registration: own, pages } = &self.regions[from.0];
+        assert!(at + len <= pages.len(), "no such bytes: {write:?}");
+        let bounds = [0].iter().chain(splits).copied().zip(splits.iter().copied().chain([len]));
+        let pieces: Vec<_> = bounds
+            .map(|(start, end)| libc::iovec {
+                // SAFETY: within the region.
+                iov_base: unsafe { pages.start().add(at + start).cast() },
+                iov_len: end - start,
+            })
+            .collect();
+        let registration = registration.unwrap_or(own);
+        // SAFETY: as in `post`; what the call is given lives until it returns.
+        let code = unsafe {
+            let mut descriptors = vec![(*registration.0).mem_desc; pieces.len()];
+            let addr = to.address.wrapping_add(offset as u64);
+            let target = ffi::fi_rma_iov { addr, len, key: to.key };
+            let message = ffi::fi_msg_rma {
+                msg_iov: pieces.as_ptr(),
+                desc: descriptors.as_mut_ptr(),
+                iov_count: pieces.len(),
+                addr: self.peer,
+                rma_iov: &raw const target,
+                rma_iov_count: 1,
+                context: (&raw mut self.contexts[context as usize]).cast(),
+                data: u64::from(immediate),
+            };
+            let writemsg = (*(*self.endpoint.0).rma).writemsg;
+            writemsg(self.endpoint.0, &raw const message, ffi::FI_REMOTE_CQ_DATA)
+        };
+        self.posted("fi_writemsg", code, len, pieces.len())
+    }
+
+    /// What a call that posts a write has returned.
+    fn posted(
+        &mut self,
+        call: &'static str,
+        code: isize,
+        len: usize,
+        segments: usize,
+    ) -> Result<Posted, FabricError> {
+        match code {
+            0 => {
+                self.counts.writes += 1;
+                self.counts.segments += segments as u64;
+                self.counts.bytes += len as u64;
+                Ok(Posted::Posted)
+            }
+            code if code == -(libc::EAGAIN as isize) => Ok(Posted::Full),
+            code => Err(FabricError::new(call, self.library.describe(code as c_int))),
+        }
+    }
+
     /// Which of the contexts a pointer is to.
     fn context_of(&self, pointer: *mut c_void) -> u32 {
         let distance = pointer as usize - self.contexts.as_ptr() as usize;

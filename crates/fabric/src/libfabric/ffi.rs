@@ -364,7 +364,7 @@ pub struct fi_ops_rma {
     pub readmsg: unused,
     pub write: unused,
     pub writev: unused,
-    pub writemsg: unused,
+    pub writemsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, flags: u64) -> isize,
     pub inject: unused,
     pub writedata: unsafe extern "C" fn(
         ep: *mut fid_ep,
@@ -377,6 +377,25 @@ pub struct fi_ops_rma {
         key: u64,
         context: *mut c_void,
     ) -> isize,
+}
+
+#[repr(C)]
+pub struct fi_rma_iov {
+    pub addr: u64,
+    pub len: usize,
+    pub key: u64,
+}
+
+#[repr(C)]
+pub struct fi_msg_rma {
+    pub msg_iov: *const libc::iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub rma_iov: *const fi_rma_iov,
+    pub rma_iov_count: usize,
+    pub context: *mut c_void,
+    pub data: u64,
 }
 
 /// What a provider may use of each operation's context (`FI_CONTEXT2`: eight words).

@@ -222,6 +222,11 @@ impl Simulated {
         Simulated::within(|_| {}).1
     }
 
+    /// In one that says by a descriptor when there is something to poll.
+    pub fn with_descriptors() -> Simulated {
+        Simulated::within(|network| network.give_descriptors().expect("descriptors")).1
+    }
+
     /// In a network of which `prepare` makes what it is to be.
     pub fn within(prepare: impl FnOnce(&SimNetwork)) -> (SimNetwork, Simulated) {
         let (network, ports) = SimNetwork::unopened();

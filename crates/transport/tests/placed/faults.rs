@@ -29,6 +29,20 @@ fn ends_that_may_lock_too_little_memory_go_on_over_tcp_and_say_why() {
     assert!(both.settle().iter().all(Option::is_some), "it is enough");
 }
 
+/// Both ends write at once, and then wait for each other.
+#[test]
+fn nothing_is_overlooked_that_a_network_takes_in_while_it_posts() {
+    for make in [Simulated::with_descriptors, Simulated::new] {
+        let mut both = make();
+        both.settle();
+        for round in 0..200 {
+            let (len, space) = (1 + round % 70, 64);
+            let (mut a, mut b) = (Scripted::new(len, 70, space), Scripted::new(70, len, space));
+            carry(&mut both, &mut a, &mut b);
+        }
+    }
+}
+
 #[test]
 fn a_network_that_hangs_leaves_the_way_unsettled() {
     let (network, mut both) = Simulated::within(|_| {});

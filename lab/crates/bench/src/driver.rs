@@ -7,11 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token};
-use sumpter_endpoint::{ConnId, Endpoint, Incoming, Link, LinkError, Now, Outgoing, Violation};
+use mio::{Events, Poll, Registry, Token};
+use sumpter_endpoint::{
+    ConnId, Endpoint, Incoming, Link, LinkError, Now, Outgoing, Readiness, Violation,
+};
 use sumpter_transport::{TcpLink, Turns, readiness};
 
 const MAX_EVENTS: usize = 256;
+
+/// Between two looks at links that have not found their way.
+const SETTLING_PAUSE: Duration = Duration::from_millis(1);
 
 /// System calls of one or several loops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +97,7 @@ impl Endpoint for Counted<'_> {
 pub(crate) struct Driver {
     poll: Poll,
     events: Events,
-    links: Vec<TcpLink>,
+    links: Vec<Box<dyn Link>>,
     turns: Turns,
     origin: Instant,
     counters: Arc<Counters>,
@@ -100,14 +105,22 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(streams: Vec<TcpStream>, counters: Arc<Counters>) -> io::Result<Driver> {
+        let links = |registry: &Registry| {
+            let links = streams.into_iter().enumerate().map(|(index, stream)| {
+                Ok(Box::new(tcp_link(stream, registry, Token(index))?) as Box<dyn Link>)
+            });
+            links.collect()
+        };
+        Driver::of(links, counters)
+    }
+
+    /// Of other links; that of connection `i` has the token `i`.
+    pub(crate) fn of(
+        links: impl FnOnce(&Registry) -> io::Result<Vec<Box<dyn Link>>>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Driver> {
         let poll = Poll::new()?;
-        let mut links = Vec::new();
-        for (index, stream) in streams.into_iter().enumerate() {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
-            let stream = mio::net::TcpStream::from_std(stream);
-            links.push(TcpLink::new(stream, poll.registry(), Token(index))?);
-        }
+        let links = links(poll.registry())?;
         Ok(Driver {
             poll,
             events: Events::with_capacity(MAX_EVENTS),
@@ -118,9 +131,26 @@ impl Driver {
         })
     }
 
+    /// Whether all links have found their way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.links.iter().all(|link| link.is_settled())
+    }
+
+    /// The networks in which links place bytes.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = String> {
+        self.links.iter().filter_map(|link| link.network())
+    }
+
     /// Waits until something can move, and moves it.
     pub(crate) fn turn(&mut self, endpoint: &mut dyn Endpoint) -> Result<(), LinkError> {
-        let timeout = (!self.turns.is_empty()).then_some(Duration::ZERO);
+        let settling = self.links.iter().map(|link| !link.is_settled()).enumerate();
+        let settling: Vec<usize> = settling.filter(|one| one.1).map(|one| one.0).collect();
+        let timeout = match (self.turns.is_empty(), settling.is_empty()) {
+            (false, _) => Some(Duration::ZERO),
+            // No event may say that a way has opened.
+            (true, false) => Some(SETTLING_PAUSE),
+            (true, true) => None,
+        };
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
@@ -129,6 +159,10 @@ impl Driver {
         for event in &self.events {
             let index = event.token().0;
             self.links[index].ready(readiness(event));
+            self.turns.ask(index);
+        }
+        for index in settling {
+            self.links[index].ready(Readiness::default());
             self.turns.ask(index);
         }
         let endpoint = &mut Counted { endpoint, counters: &self.counters };
@@ -174,6 +208,17 @@ impl Driver {
         }
         Ok(())
     }
+}
+
+/// The link of a connected socket.
+pub(crate) fn tcp_link(
+    stream: TcpStream,
+    registry: &Registry,
+    token: Token,
+) -> io::Result<TcpLink> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    TcpLink::new(mio::net::TcpStream::from_std(stream), registry, token)
 }
 
 /// Pairs of connected sockets over loopback: ours, theirs.

@@ -15,8 +15,8 @@ mod scale;
 mod server;
 
 pub use ablate::{
-    AffinitySample, AggregationSample, AlignmentSample, ConnectionsSample, MemorySpec, affinity,
-    aggregation, alignment, connections,
+    AffinitySample, AggregationSample, AlignmentSample, ConnectionsSample, DatapathSample,
+    MemorySpec, affinity, aggregation, alignment, connections, datapath,
 };
 pub use codecs::{CodecRound, CodecSample, codec};
 pub use driver::Calls;

@@ -285,6 +285,24 @@ pub fn bench_connections(
     Ok(samples.iter().map(|s| (s.connections, s.seconds, s.cpu_s)).collect())
 }
 
+/// The data path with one rule more at each step: the step, the seconds there and back, the
+/// processor time.
+#[pyfunction]
+#[pyo3(signature = (*, provider, bytes, chunk_bytes, rounds))]
+pub fn bench_datapath(
+    py: Python<'_>,
+    provider: Option<&str>,
+    bytes: usize,
+    chunk_bytes: usize,
+    rounds: usize,
+) -> PyResult<Vec<(&'static str, f64, f64)>> {
+    let run = |stop: &mut dyn FnMut() -> bool| {
+        sumpter_bench::datapath(provider, bytes, chunk_bytes, rounds, stop)
+    };
+    let samples = measured(py, run)?;
+    Ok(samples.iter().map(|s| (s.rung, s.seconds, s.cpu_s)).collect())
+}
+
 /// Adds the functions to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bench_steps, module)?)?;
@@ -293,5 +311,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bench_aggregation, module)?)?;
     module.add_function(wrap_pyfunction!(bench_affinity, module)?)?;
     module.add_function(wrap_pyfunction!(bench_alignment, module)?)?;
-    module.add_function(wrap_pyfunction!(bench_connections, module)?)
+    module.add_function(wrap_pyfunction!(bench_connections, module)?)?;
+    module.add_function(wrap_pyfunction!(bench_datapath, module)?)
 }

@@ -5,12 +5,15 @@ Every ablation is a function from its size to rows, and a text that says what is
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sumpter._native import fabric_networks
 from sumpter_lab import _native
 from sumpter_lab.local import memory
 from sumpter_lab.local.kernels import WrongResult
@@ -125,6 +128,43 @@ def connections(size: Size) -> list[Row]:
     return rows
 
 
+# BytePS (OSDI'20), Table 2: 41, 52, 76 and 89 Gb/s; all of its steps register memory once.
+_PAPER_LADDER = {
+    "placed, loopback by the network": 1.0,
+    "+ shared memory": 1.27,
+    "+ page alignment": 1.85,
+    "+ one segment": 2.17,
+}
+
+
+def datapath(size: Size) -> list[Row]:
+    """TCP, then placed writes with one rule more at each step; the provider is that of the setting
+    `fabric_provider`, or `tcp`, which needs no hardware."""
+    wanted = os.environ.get("SUMPTER_FABRIC_PROVIDER") or "tcp"
+    version, _, missing, _ = fabric_networks(wanted, None)
+    provider = wanted if missing is None else None
+    if missing is not None:
+        print(f"SKIPPED placed writes: {missing}", file=sys.stderr)
+    samples = _native.bench_datapath(
+        provider=provider, bytes=size.bytes, chunk_bytes=size.chunk_bytes, rounds=size.rounds
+    )
+    steps = dict.fromkeys(sample[0] for sample in samples)
+    gigabytes = 2 * size.bytes / 1e9
+    rows = []
+    for step in steps:
+        mine = [sample for sample in samples if sample[0] == step]
+        seconds, cpu_s = (statistics.median(sample[i] for sample in mine) for i in (1, 2))
+        row: Row = {"step": step, "goodput_gb_per_s": gigabytes / seconds}
+        row |= {"cpu_s_per_gb": cpu_s / gigabytes, "equal_results": True}
+        rows.append(row)
+    first = next((row for row in rows if _PAPER_LADDER.get(str(row["step"])) == 1.0), None)
+    for row in rows:
+        row["libfabric"] = f"{version} {provider}" if provider is not None else None
+        row["of_first_placed"] = first and row["goodput_gb_per_s"] / first["goodput_gb_per_s"]
+        row["of_first_in_paper"] = _PAPER_LADDER.get(str(row["step"]))
+    return rows
+
+
 def fused(size: Size) -> list[Row]:
     """Three contributions added in one pass over the sum, strip by strip in the first-level
     cache, against three passes."""
@@ -172,6 +212,9 @@ ABLATIONS = {
     ),
     "alignment": Ablation("buffers on a page against buffers off it", alignment),
     "connections": Ablation("one TCP connection of a pair against several", connections),
+    "datapath": Ablation(
+        "placed writes (RDMA) with one rule more at each step, beside TCP", datapath
+    ),
     "optimizers": Ablation(
         "SGD, RMSprop and Adam on the server's cores against summation alone", optimizers
     ),

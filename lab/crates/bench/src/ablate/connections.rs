@@ -2,17 +2,12 @@
 //! thread on each side.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Instant;
 
-use sumpter_endpoint::LinkError;
-
-use crate::cpu::ThreadCpu;
+use super::transfer::{Cost, there_and_back};
 use crate::driver::{Driver, loopback_pairs};
 use crate::error::BenchError;
 use crate::pattern::Pattern;
-use crate::server::{Pages, Piece, RawClient, RawServer};
+use crate::server::Pages;
 
 const MOST_CONNECTIONS: usize = 64;
 
@@ -77,34 +72,9 @@ fn transfer(
     let failed = BenchError::io("connecting over loopback");
     let pairs = loopback_pairs(count).map_err(&failed)?;
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-    let mut driver = Driver::new(ours, Arc::default()).map_err(&failed)?;
-    let mut server = Driver::new(theirs, Arc::default()).map_err(&failed)?;
-    let mut pieces = vec![Vec::new(); count];
-    for (index, offset) in (0..bytes).step_by(chunk_bytes).enumerate() {
-        let piece = Piece { tensor: 0, offset, bytes: chunk_bytes.min(bytes - offset) };
-        pieces[index % count].push(piece);
-    }
-    let (tell, told) = channel();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let _ = tell.send(ThreadCpu::current());
-            let mut endpoint = RawServer::new(count, chunk_bytes);
-            while server.turn(&mut endpoint).is_ok() {}
-        });
-        let cpu = BenchError::io("reading the processor time of threads");
-        let peer = told.recv().map_err(|_| BenchError::Link(LinkError::Closed))?.map_err(&cpu)?;
-        let threads = [peer, ThreadCpu::current().map_err(&cpu)?];
-        let cpu_s = || crate::cpu::total_s(&threads).map_err(&cpu);
-        let mut client = RawClient::new(std::mem::take(memory), pieces);
-        let (before, started) = (cpu_s()?, Instant::now());
-        driver.flush(&mut client)?;
-        while !client.is_done() {
-            driver.turn(&mut client)?;
-        }
-        let (seconds, after) = (started.elapsed().as_secs_f64(), cpu_s()?);
-        *memory = client.into_memory();
-        // Ends the other thread's loop.
-        drop(driver);
-        Ok(ConnectionsSample { connections: count, seconds, cpu_s: after - before })
-    })
+    let driver = Driver::new(ours, Arc::default()).map_err(&failed)?;
+    let server = Driver::new(theirs, Arc::default()).map_err(&failed)?;
+    let Cost { seconds, cpu_s } =
+        there_and_back([driver, server], memory, count, 0, bytes, chunk_bytes)?;
+    Ok(ConnectionsSample { connections: count, seconds, cpu_s })
 }

@@ -5,10 +5,13 @@ mod affinity;
 mod aggregation;
 mod alignment;
 mod connections;
+mod datapath;
 mod source;
+mod transfer;
 
 pub use affinity::{AffinitySample, affinity};
 pub use aggregation::{AggregationSample, aggregation};
 pub use alignment::{AlignmentSample, alignment};
 pub use connections::{ConnectionsSample, connections};
+pub use datapath::{DatapathSample, datapath};
 pub use source::MemorySpec;
