@@ -694,6 +694,10 @@ def fabric_networks(
     and the bytes that a connection registers at each end.
     """
 
+def fabric_device_memory() -> list[str]:
+    """The providers of libfabric's that say that they can register memory of accelerators, such as
+    GPUs (FI_HMEM); jobs place host memory only."""
+
 def xla_handlers(
     version: tuple[int, int],
     start: Callable[[bytes, int], int],

@@ -26,7 +26,9 @@ pub use contract::{
     Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
 };
 pub use libfabric::{Ablated, AblatedEndpoint, LeftOut};
-pub use libfabric::{Choice, LibfabricEndpoint, Provider, Unavailable, providers, version};
+pub use libfabric::{
+    Choice, LibfabricEndpoint, Provider, Unavailable, device_memory_providers, providers, version,
+};
 pub use pages::PAGE_BYTES;
 pub use sim::{SimEndpoint, SimNetwork, SimPort};
 pub use stream::{FabricStream, MAX_NAME_BYTES, Offer, OfferError, Shape, StreamError};

@@ -1,7 +1,7 @@
 //! Which networks libfabric has on this machine.
 
 use pyo3::prelude::*;
-use sumpter_fabric::{Choice, Shape, providers, version};
+use sumpter_fabric::{Choice, Shape, device_memory_providers, providers, version};
 
 /// A network: its provider, its device, bits a second if it says, and whether its hardware writes
 /// to memory itself.
@@ -23,5 +23,16 @@ pub fn fabric_networks(
             (version().ok(), networks.collect(), None, registered)
         }
         Err(reason) => (version().ok(), Vec::new(), Some(reason.to_string()), registered),
+    })
+}
+
+/// The providers of libfabric's that say that they can register memory of accelerators.
+#[pyfunction]
+pub fn fabric_device_memory(py: Python<'_>) -> Vec<String> {
+    py.detach(|| {
+        let found = device_memory_providers(&Choice::default()).unwrap_or_default();
+        let mut names: Vec<String> = found.into_iter().map(|provider| provider.name).collect();
+        names.dedup();
+        names
     })
 }

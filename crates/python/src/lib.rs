@@ -54,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(functions::machine_id, module)?)?;
     module.add_function(wrap_pyfunction!(fabric::fabric_networks, module)?)?;
+    module.add_function(wrap_pyfunction!(fabric::fabric_device_memory, module)?)?;
     module.add_function(wrap_pyfunction!(functions::generate_token, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codec, module)?)?;
     module.add_function(wrap_pyfunction!(codecs::codecs, module)?)?;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sumpter.doctor.finding import Finding, error, note, ok
 from sumpter.doctor.probe import Probe
 
@@ -12,7 +14,18 @@ _DEVICES = ("/sys/class/infiniband", "/sys/class/cxi")
 
 
 def check_fabric(probe: Probe) -> list[Finding]:
-    """Which of libfabric's networks a job takes with these settings, beside those it has."""
+    """Which of libfabric's networks a job takes with these settings, beside those it has; and
+    whether one could take the memory of this machine's GPUs, if there are any."""
+    findings = _networks(probe)
+    if any(re.fullmatch(r"nvidia\d+|kfd", name) for name in probe.entries("/dev")):
+        names = ", ".join(probe.device_memory_networks()) or "none"
+        text = f"libfabric's providers that register GPU memory (FI_HMEM): {names}; Sumpter places "
+        findings.append(ok("GPU memory", text + "host memory, through which gradients are staged"))
+    return findings
+
+
+def _networks(probe: Probe) -> list[Finding]:
+    """Which network a job takes."""
     setting = probe.environment.get("SUMPTER_FABRIC", "auto").strip()
     provider = probe.environment.get("SUMPTER_FABRIC_PROVIDER") or None
     device = probe.environment.get("SUMPTER_FABRIC_DEVICE") or None

@@ -161,6 +161,10 @@ class Probe:
         """What libfabric has of a provider and a device: see _native.fabric_networks."""
         return _native.fabric_networks(provider, device)
 
+    def device_memory_networks(self) -> list[str]:
+        """The providers of libfabric's that say that they can register a GPU's memory."""
+        return _native.fabric_device_memory()
+
     def limit(self, name: str) -> tuple[int, int] | None:
         """The soft and hard limit of this name of module resource; -1 means unlimited."""
         return resource.getrlimit(getattr(resource, name))

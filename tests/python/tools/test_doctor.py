@@ -97,6 +97,9 @@ class Machine(Probe):
         missing = None if wanted else reason or f"no provider `{provider}`"
         return version, wanted, missing, registered
 
+    def device_memory_networks(self) -> list[str]:
+        return ["verbs;ofi_rxm"] if self.libfabric[1] else []
+
     def limit(self, name: str) -> tuple[int, int] | None:
         return self.limits.get(name)
 
@@ -380,6 +383,16 @@ def test_placed_writes_are_what_the_settings_and_the_hardware_allow() -> None:
     says(fabric.check_fabric(machine)[0], NOTE, "no provider `efa`")
     machine.environment["SUMPTER_FABRIC"] = "tcp"
     says(fabric.check_fabric(machine)[0], OK, "fabric = tcp")
+    assert len(fabric.check_fabric(machine)) == 1
+    machine.folders["/dev"] = ["nvidia0"]
+    says(only(fabric.check_fabric(machine), "GPU memory"), OK, "verbs;ofi_rxm", "host memory")
+
+
+def test_the_probe_asks_libfabric_itself() -> None:
+    # What there is depends on the machine; that it answers does not.
+    version, networks, reason, registered = Probe().networks(None, None)
+    assert (reason is None) == bool(networks) and registered > 0
+    assert version is not None or not Probe().device_memory_networks()
 
 
 def test_locked_memory_matters_only_beside_rdma() -> None:

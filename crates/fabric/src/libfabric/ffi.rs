@@ -15,6 +15,7 @@ pub const FI_RECV: u64 = 1 << 10;
 pub const FI_SEND: u64 = 1 << 11;
 pub const FI_TRANSMIT: u64 = FI_SEND;
 pub const FI_RMA: u64 = 1 << 2;
+pub const FI_HMEM: u64 = 1 << 47;
 pub const FI_REMOTE_WRITE: u64 = 1 << 13;
 pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const FI_NUMERICHOST: u64 = 1 << 55;
@@ -29,6 +30,7 @@ pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
 pub const FI_MR_ALLOCATED: c_int = 1 << 5;
 pub const FI_MR_PROV_KEY: c_int = 1 << 6;
 pub const FI_MR_ENDPOINT: c_int = 1 << 9;
+pub const FI_MR_HMEM: c_int = 1 << 10;
 
 pub const FI_EP_RDM: c_int = 3;
 pub const FI_AV_TABLE: c_int = 2;

@@ -162,13 +162,13 @@ impl Library {
         choice: &Choice,
         source: Option<IpAddr>,
     ) -> Result<Vec<Info>, Unavailable> {
-        let all = self.ask(choice, source);
+        let all = self.ask(choice, source, Memory::Host);
         let mut fitting: Vec<Info> = all.into_iter().filter(|info| info.fits(choice)).collect();
         fitting.sort_by_key(Info::rank);
         if !fitting.is_empty() {
             return Ok(fitting);
         }
-        let any = self.ask(&Choice::default(), None);
+        let any = self.ask(&Choice::default(), None, Memory::Host);
         let mut has: Vec<String> = any.iter().map(|info| info.provider().name).collect();
         has.retain(|name| !is_layered_tcp(name));
         has.sort();
@@ -193,7 +193,7 @@ impl Library {
     }
 
     /// All networks with reliable datagrams and placed writes.
-    fn ask(&'static self, choice: &Choice, source: Option<IpAddr>) -> Vec<Info> {
+    fn ask(&'static self, choice: &Choice, source: Option<IpAddr>, memory: Memory) -> Vec<Info> {
         // SAFETY: null asks for an empty one, all parts of which are there.
         let hints = unsafe { (self.dupinfo)(ptr::null()) };
         if hints.is_null() {
@@ -215,6 +215,11 @@ impl Library {
                 | ffi::FI_MR_ALLOCATED
                 | ffi::FI_MR_PROV_KEY
                 | ffi::FI_MR_ENDPOINT;
+            if memory == Memory::Device {
+                info.caps |= ffi::FI_HMEM;
+                (*info.domain_attr).mr_mode |= ffi::FI_MR_HMEM;
+            }
+            let domain = &mut *info.domain_attr;
             if let Some(name) = choice.device.as_deref().and_then(|name| CString::new(name).ok()) {
                 domain.name = libc::strdup(name.as_ptr());
             }
@@ -250,6 +255,14 @@ impl Library {
         unsafe { (self.freeinfo)(list) };
         infos
     }
+}
+
+/// Where the memory is that is to be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Host,
+    /// Of an accelerator, such as a GPU.
+    Device,
 }
 
 /// The description of a network, of a kind that fits our request.
@@ -337,6 +350,20 @@ fn is_unfit(name: &str) -> bool {
 /// arrive. `tcp` itself (`net` before 1.18) has what is needed.
 fn is_layered_tcp(name: &str) -> bool {
     matches!(core(name), Some("tcp" | "net")) && name.contains(';')
+}
+
+/// Those of `choice` that can register memory of accelerators, such as GPUs (`FI_HMEM`), as
+/// libfabric says; whether they have a device and a driver for it shows only when they do. Jobs
+/// place host memory only.
+///
+/// # Errors
+/// [`Unavailable`] if there is no library.
+pub fn device_memory_providers(choice: &Choice) -> Result<Vec<Provider>, Unavailable> {
+    let infos = Library::get()?.ask(choice, None, Memory::Device);
+    let fitting = infos.iter().filter(|info| info.fits(choice));
+    let mut providers: Vec<Provider> = fitting.map(Info::provider).collect();
+    providers.dedup();
+    Ok(providers)
 }
 
 /// What libfabric has for `choice`, the best first.

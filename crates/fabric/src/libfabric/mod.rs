@@ -7,4 +7,4 @@ mod library;
 
 pub use ablation::{Ablated, AblatedEndpoint, LeftOut};
 pub use endpoint::LibfabricEndpoint;
-pub use library::{Choice, Provider, Unavailable, providers, version};
+pub use library::{Choice, Provider, Unavailable, device_memory_providers, providers, version};
