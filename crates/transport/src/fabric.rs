@@ -219,7 +219,8 @@ impl<N: Network> FabricLink<N> {
                 }
             }
             let mut polls = 0;
-            // A peer that ends in good order ends once all has arrived; of another nothing more will.
+            // A peer that ends in good order does so once all has arrived; of another nothing
+            // more will.
             while placed.stream.poll().map_err(broken)? || !(self.ended || placed.stream.arm()) {
                 polls += 1;
                 if polls == POLLS {

@@ -30,7 +30,7 @@ macro_rules! on_every_transport {
         mod sim { $(#[test] fn $test() { super::$test(super::Sim::new); })* }
         mod fabric_sim { $(#[test] fn $test() { super::$test(super::Sim::placed); })* }
         mod fabric_link { $(#[test] fn $test() { super::$test(super::Simulated::new); })* }
-        mod fabric_events { $(#[test] fn $test() { super::$test(super::Simulated::with_descriptors); })* }
+        mod fabric_events { $(#[test] fn $test() { super::$test(super::with_events); })* }
         mod fabric_tcp { $(#[test] fn $test() { super::over("tcp", super::$test); })* }
         mod fabric_shm { $(#[test] fn $test() { super::over("shm", super::$test); })* }
     };
@@ -44,6 +44,11 @@ on_every_transport!(
     a_violation_is_reported_to_the_caller,
     a_round_of_the_engine_gives_the_sum,
 );
+
+/// Placed writes in simulation, with a descriptor to wait for.
+fn with_events() -> Simulated {
+    Simulated::with_descriptors()
+}
 
 /// A test over placed writes, if this provider is here.
 fn over(provider: &str, test: fn(fn() -> Fabric)) {

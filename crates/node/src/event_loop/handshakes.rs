@@ -68,7 +68,8 @@ impl EventLoop {
                 let _ = socket.link.upgrade(Upgrade { dialled: false, placed });
                 socket.phase = Phase::FromWorker(conn);
                 socket.away = self.lane_side.is_away(hello);
-                socket.deadline = placed.then(|| Instant::now() + HANDSHAKE_LIMIT);
+                // The end that dials gives up first: it knows what to try next.
+                socket.deadline = placed.then(|| Instant::now() + 2 * HANDSHAKE_LIMIT);
                 self.sockets.greeted(index);
                 self.sockets.assign(index, hello.job.run(), self.lane_side.weight_of(hello.job));
                 if let Some(stale) = old.and_then(|old| self.lane_side.detach(old)) {

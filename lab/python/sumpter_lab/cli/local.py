@@ -179,6 +179,9 @@ def ablate(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", help="Rounds of which the median counts.")
     ] = 7,
+    provider: Annotated[
+        str, typer.Option("--provider", metavar="NAME", help="Of libfabric, for datapath.")
+    ] = "tcp",
     csv: CsvOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -199,6 +202,7 @@ def ablate(
         threads=parse_counts(threads, "--threads", 1),
         rounds=_at_least("--rounds", rounds, 1),
         chunk_bytes=_size("--chunk-bytes", chunk_bytes),
+        provider=provider,
     )
     if wanted.bytes < 64 * wanted.chunk_bytes:
         raise UsageError("--bytes must be at least 64 times --chunk-bytes")

@@ -5,7 +5,6 @@ Every ablation is a function from its size to rows, and a text that says what is
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ class Size:
     threads: Sequence[int]
     rounds: int
     chunk_bytes: int
+    provider: str
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,9 @@ _PAPER_LADDER = {
 
 
 def datapath(size: Size) -> list[Row]:
-    """TCP, then placed writes with one rule more at each step; the provider is that of the setting
-    `fabric_provider`, or `tcp`, which needs no hardware."""
-    wanted = os.environ.get("SUMPTER_FABRIC_PROVIDER") or "tcp"
-    version, _, missing, _ = fabric_networks(wanted, None)
-    provider = wanted if missing is None else None
+    """TCP, then placed writes with one rule more at each step."""
+    version, _, missing, _ = fabric_networks(size.provider, None)
+    provider = size.provider if missing is None else None
     if missing is not None:
         print(f"SKIPPED placed writes: {missing}", file=sys.stderr)
     samples = _native.bench_datapath(
