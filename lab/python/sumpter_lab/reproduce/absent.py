@@ -24,21 +24,6 @@ def _absent(name: str, paper: str, place: str, claim: str, claims: list[Claim], 
 
 CASES = (
     _absent(
-        "byteps-table2",
-        BYTEPS,
-        "Table 2",
-        "each step of the RDMA transport adds goodput",
-        [
-            undecided(
-                "goodput as shared memory, aligned buffers and one segment are added",
-                "41, 52, 76, 89 Gb/s",
-            )
-        ],
-        "There is no RDMA device here and no RDMA transport in Sumpter. Of its steps, alignment "
-        "and shared memory have been tried over TCP ([Ablations](design-choices.md), "
-        "[Emulated cluster](emulated-cluster.md#choices-of-placement-link-and-size)).",
-    ),
-    _absent(
         "byteps-overheads",
         BYTEPS,
         "overheads",

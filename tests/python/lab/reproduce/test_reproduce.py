@@ -197,6 +197,11 @@ def tuner_helps(tables: list[list[dict]]) -> None:
     run["periods_s"] = [seconds / 1.2 for seconds in run["periods_s"]]
 
 
+def loopback_is_fast(tables: list) -> None:
+    for row in tables[0]:
+        row["goodput_gb_per_s"] *= 2 if row["step"].endswith("by the network") else 1
+
+
 @pytest.mark.parametrize(
     ("name", "change", "claim", "before"),
     [
@@ -205,6 +210,7 @@ def tuner_helps(tables: list[list[dict]]) -> None:
         ("byteps-section8-emulated", stragglers_help, 0, REFUTED),
         ("byteps-fig9", scaled("cores_for_100_gb_per_s", 3), 0, REPRODUCED),
         ("byteps-fig9", scaled("of_summation", 0.5), 1, REFUTED),
+        ("byteps-table2", loopback_is_fast, 0, REPRODUCED),
         ("phub-fig5", scaled("gain", 0.5), 0, REPRODUCED),
         ("phub-affinity", scaled("gain", 1.4), 0, REFUTED),
         ("phub-fig15", scaled("goodput_ratio", 1.2), 0, REFUTED),
