@@ -81,6 +81,8 @@ struct Placed<E> {
     /// What wakes this end; `None` if the peer rings over TCP.
     event_fd: Option<RawFd>,
     registry: Registry,
+    /// Writes that were posted when the queue was armed last.
+    armed: u8,
     /// Writes of which the peer was told.
     told: u8,
     /// Writes of which the peer has told.
@@ -195,7 +197,7 @@ impl<N: Network> FabricLink<N> {
             self.registry.register(&mut SourceFd(&fd), self.token, Interest::READABLE)?;
         }
         let registry = self.registry.try_clone()?;
-        let placed = Placed { stream, event_fd, registry, told: 0, announced: 0 };
+        let placed = Placed { stream, event_fd, registry, armed: 0, told: 0, announced: 0 };
         self.stage = Stage::Placed(Box::new(placed));
         Ok(())
     }
@@ -221,7 +223,7 @@ impl<N: Network> FabricLink<N> {
             let mut polls = 0;
             // A peer that ends in good order does so once all has arrived; of another nothing
             // more will.
-            while placed.stream.poll().map_err(broken)? || !(self.ended || placed.stream.arm()) {
+            while placed.stream.poll().map_err(broken)? || !(self.ended || placed.arm()) {
                 polls += 1;
                 if polls == POLLS {
                     self.news = true;
@@ -239,7 +241,7 @@ impl<N: Network> FabricLink<N> {
         let silent = match placed.event_fd {
             // A network may take in what has arrived while it posts a write, and the descriptor
             // then says nothing of it.
-            Some(_) => !placed.stream.arm(),
+            Some(_) => placed.stream.posted() != placed.armed && !placed.arm(),
             // Without a descriptor no event tells of what is under way, in either direction.
             None => placed.has_under_way(),
         };
@@ -263,6 +265,15 @@ impl<N: Network> FabricLink<N> {
 }
 
 impl<E: PlacedWrites> Placed<E> {
+    /// Prepares to wait; false if there is more to poll.
+    fn arm(&mut self) -> bool {
+        let is_armed = self.stream.arm();
+        if is_armed {
+            self.armed = self.stream.posted();
+        }
+        is_armed
+    }
+
     /// Whether there is something that only polling brings on.
     fn has_under_way(&self) -> bool {
         let Placed { stream, announced, .. } = self;
