@@ -53,6 +53,11 @@ FABRIC = Finder(
     r"(\d+) failed",
     cargo("sumpter-fabric", "--test", "stream"),
 )
+PLACED = Finder(
+    Path("crates/transport/src"),
+    r"(\d+) failed",
+    cargo("sumpter-transport", "--test", "conformance", "--", "fabric_", "placed::"),
+)
 ELASTIC = Finder(
     Path("python/sumpter/torch"),
     r"(\d+) failed",
@@ -685,6 +690,22 @@ MUTANTS = [
         "self.receiving.end == Some(self.receiving.records as u32 & VALUE)",
         "self.receiving.end.is_some()",
         FABRIC,
+    ),
+    Mutant(
+        "what a network takes in while it posts a write is overlooked",
+        "nothing that has arrived waits for another event",
+        "fabric.rs",
+        "Some(_) => placed.stream.posted() != placed.armed && !placed.arm(),",
+        "Some(_) => false,",
+        PLACED,
+    ),
+    Mutant(
+        "a wake-up that overtakes its write is forgotten",
+        "nothing that has arrived waits for another event",
+        "fabric.rs",
+        "!stream.is_open() || !stream.is_flushed() || stream.is_behind(*announced)",
+        "{ let _ = announced; !stream.is_open() }",
+        PLACED,
     ),
 ]
 # A bug may need a word that the sources lack.
