@@ -19,6 +19,7 @@ ALL_TO_ALL = "all_to_all"
 # Of rows of which ranks may have different numbers, as exchange.py moves them.
 GATHER_ROWS = "allgather"
 EXCHANGE_ROWS = "alltoall"
+SHARE_ROWS = "reducescatter"
 BARRIER = "barrier"
 
 _TRANSPOSED = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective
@@ -21,6 +21,17 @@ from sumpter._errors import ConfigError, SumpterError, UnsupportedError
 Parts = Mapping[str, int | None]
 
 ONE: Parts = {"": None}
+
+Item = TypeVar("Item")
+
+
+class Waitable(Protocol):
+    """A call that has begun."""
+
+    def synchronize(self) -> object: ...
+
+
+Begun = TypeVar("Begun", bound=Waitable)
 
 
 class Checking:
@@ -95,6 +106,36 @@ def refuse(
                     round_.wait()
 
 
+def numbered(count: int, begin: int = 0) -> dict[str, None]:
+    """The parts of a call on several arrays, from the one at `begin` on."""
+    return {f".{index}": None for index in range(begin, count)}
+
+
+def begin_each(
+    kind: str,
+    name: str | None,
+    process_set: ProcessSet,
+    items: Sequence[Item],
+    begin: Callable[[Item, str | None], Begun],
+) -> list[Begun]:
+    """Begins a call for each of several arrays, with names of their own.
+
+    Where one is refused, those behind it do not begin and fail on the other ranks as well, and
+    those before it, whose results nobody will ask for, are waited for.
+    """
+    handles: list[Begun] = []
+    for index, item in enumerate(items):
+        try:
+            handles.append(begin(item, None if name is None else f"{name}.{index}"))
+        except Exception as error:
+            refuse(kind, name, process_set, error, numbered(len(items), index + 1))
+            for handle in handles:
+                with contextlib.suppress(Exception):
+                    handle.synchronize()
+            raise
+    return handles
+
+
 def _endings(kind: str, ranks: Sequence[int], rows: int | None) -> list[str]:
     """What the names of the rounds end with that other ranks begin for an array."""
     if kind == kinds.REDUCE_SCATTER:
@@ -105,4 +146,6 @@ def _endings(kind: str, ranks: Sequence[int], rows: int | None) -> list[str]:
         return [f".{root}.to.{other}" for root in ranks for other in ranks if root != other]
     if kind in (kinds.GATHER_ROWS, kinds.EXCHANGE_ROWS):
         return [".sizes"]
+    if kind == kinds.SHARE_ROWS:
+        return [".agree"]
     return [""]

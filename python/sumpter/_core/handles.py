@@ -126,8 +126,18 @@ class GroupHandle:
         return all(handle.poll() for handle in self._handles)
 
     def synchronize(self) -> Any:
-        """Waits for all and returns the result, the same one every time."""
-        results = [handle.synchronize() for handle in self._handles]
+        """Waits for all and returns the result, the same one every time.
+
+        Raises the first error, once none is in flight any more: their names can be used again.
+        """
+        results, errors = [], []
+        for handle in self._handles:
+            try:
+                results.append(handle.synchronize())
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         if self._finish is not None:
             self._result, self._finish = self._finish(results), None
         return self._result

@@ -2,6 +2,7 @@
 
 import torch
 
+from sumpter._calls.refusals import Checking
 from sumpter._core.compression.choice import BY_SETTING, Choice
 from sumpter._core.handles import Handle, poll, synchronize
 from sumpter._core.reduction import Average, Reduction, Sum
@@ -18,6 +19,7 @@ from sumpter.torch.joining import (
     size,
     suspend,
 )
+from sumpter.torch.tensors import check_tensor
 
 __all__ = [
     "BytePSPushPull",
@@ -43,6 +45,9 @@ __all__ = [
     "synchronize",
 ]
 
+# Of a call's name, by which the other ranks know what they wait for.
+_KIND = "push_pull"
+
 
 def push_pull(
     tensor: torch.Tensor,
@@ -59,8 +64,9 @@ def push_pull(
     """
     if name is None:
         raise AssertionError("push_pull needs a name: pass name=..., the same on every rank")
-    choice = choose(compression)
-    packed, context = choice.compressor.compress(tensor)
+    with Checking(_KIND, name):
+        choice = choose(compression)
+        packed, context = choice.compressor.compress(check_tensor(tensor))
     # The tensor has been through a compressor.
     coded = Choice(choice.codec)
     if torch.is_grad_enabled() and packed.requires_grad:
@@ -176,4 +182,4 @@ def _start(
 ) -> Handle[torch.Tensor]:
     op = Average if average else Sum
     reduction = Reduction(op, rounding="floor", compression=compression)
-    return reduce_async("push_pull", tensor, output, name, reduction, priority)
+    return reduce_async(_KIND, tensor, output, name, reduction, priority)

@@ -48,8 +48,9 @@ def check_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_differentiated(tensor: torch.Tensor) -> bool:
-    """Whether gradients flow through what is made of the tensor."""
-    return torch.is_grad_enabled() and check_tensor(tensor).requires_grad
+    """Whether gradients flow through what is made of the tensor, if it is one."""
+    is_tensor = isinstance(tensor, torch.Tensor)
+    return is_tensor and torch.is_grad_enabled() and tensor.requires_grad
 
 
 def check_carried(tensor: torch.Tensor) -> None:

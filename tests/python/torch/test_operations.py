@@ -135,3 +135,14 @@ def test_suspend_and_resume_with_a_rank_less(make_job: Callable[..., Job]) -> No
 
 def test_the_state_on_servers_ends_with_its_job(make_job: Callable[..., Job]) -> None:
     start_at_torchs_store(make_job(2), "on_servers_again.py").finish()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_one_rank_refuses_is_an_error_on_all_ranks(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks).start("refused.py", "named").finish()
+
+
+def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
+    make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("refused.py", "unnamed").finish()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from sumpter._calls.refusals import Checking, begin_each, numbered
 from sumpter._core.compression.choice import BY_SETTING, Choice
 from sumpter._core.handles import AnyHandle, GroupHandle
 from sumpter._core.process_sets import ProcessSet, global_process_set
@@ -13,6 +14,9 @@ from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.tensors import check_tensor
+
+# Of a call's name, by which the other ranks know what they wait for.
+_KIND = "allreduce"
 
 
 def allreduce(
@@ -29,9 +33,10 @@ def allreduce(
 
     Gradients flow through it. `average` is the old spelling of `op`.
     """
-    chosen, choice = choose_op(op, average), choose(compression)
-    packed, context = choice.compressor.compress(check_tensor(tensor))
-    reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
+    with Checking(_KIND, name, process_set):
+        chosen, choice = choose_op(op, average), choose(compression)
+        packed, context = choice.compressor.compress(check_tensor(tensor))
+        reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
     if torch.is_grad_enabled() and packed.requires_grad:
         reduced = _AllReduce.apply(packed, name, reduction, process_set)
     else:
@@ -49,7 +54,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce into a new tensor."""
-    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    with Checking(_KIND, name, process_set):
+        reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce(tensor, None, name, reduction, process_set)
 
 
@@ -78,7 +84,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce in place."""
-    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    with Checking(_KIND, name, process_set):
+        reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce(tensor, tensor, name, reduction, process_set)
 
 
@@ -93,9 +100,10 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, which travel together. Gradients flow through."""
-    chosen, choice = choose_op(op, average), choose(compression)
-    reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
-    packed = [choice.compressor.compress(check_tensor(tensor)) for tensor in tensors]
+    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+        chosen, choice = choose_op(op, average), choose(compression)
+        reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
+        packed = [choice.compressor.compress(check_tensor(tensor)) for tensor in tensors]
     inputs = [tensor for tensor, _ in packed]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         reduced = _GroupedAllReduce.apply(name, reduction, process_set, *inputs)
@@ -115,7 +123,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces into new tensors."""
-    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+        reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, False, name, reduction, process_set)
 
 
@@ -144,7 +153,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces in place."""
-    reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
+    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+        reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, True, name, reduction, process_set)
 
 
@@ -172,7 +182,7 @@ def _reduce(
         outputs = None if output is None else [output]
         group = adasum_async("allreduce", [tensor], outputs, name, reduction, process_set)
         return GroupHandle([group], lambda results: results[0][0])
-    return reduce_async("allreduce", tensor, output, name, reduction, process_set=process_set)
+    return reduce_async(_KIND, tensor, output, name, reduction, process_set=process_set)
 
 
 def _reduce_group(
@@ -185,12 +195,11 @@ def _reduce_group(
     if reduction.op is Adasum:
         outputs = tensors if in_place else None
         return adasum_async("grouped_allreduce", tensors, outputs, name, reduction, process_set)
-    handles = []
-    for index, tensor in enumerate(tensors):
-        own = None if name is None else f"{name}.{index}"
-        output = tensor if in_place else None
-        handles.append(_reduce(tensor, output, own, reduction, process_set))
-    return GroupHandle(handles)
+
+    def begin(tensor: torch.Tensor, own: str | None) -> AnyHandle:
+        return _reduce(tensor, tensor if in_place else None, own, reduction, process_set)
+
+    return GroupHandle(begin_each(_KIND, name, process_set, tensors, begin))
 
 
 def of_backward(name: str | None) -> str | None:

@@ -1,7 +1,11 @@
 """Horovod's broadcasts and its barrier."""
 
+from contextlib import nullcontext
+
 import torch
 
+from sumpter._calls import collective as kinds
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.handles import Handle
 from sumpter._core.names import Identity, identify
@@ -42,7 +46,8 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
     """Starts a broadcast into a new tensor."""
-    check_carried(tensor)
+    with _checking(name, process_set):
+        check_carried(tensor)
     return broadcast_async_(readable(tensor).clone(), root_rank, name, process_set)
 
 
@@ -64,11 +69,14 @@ def broadcast_async_(
 ) -> Handle[torch.Tensor]:
     """Starts a broadcast in place."""
     session = membership.current()
-    membership.check_root(session, root_rank)
-    ranks = members(process_set)
-    if root_rank not in ranks:
-        raise ValueError(f"root_rank {root_rank} is not in {process_set}")
-    check_carried(tensor)
+    # Of a part of a call that has begun the other ranks learn by that call.
+    checking = nullcontext() if isinstance(name, Identity) else _checking(name, process_set)
+    with checking:
+        membership.check_root(session, root_rank)
+        ranks = members(process_set)
+        if root_rank not in ranks:
+            raise ValueError(f"root_rank {root_rank} is not in {process_set}")
+        check_carried(tensor)
     is_root = session.rank == root_rank
     memory = readable(tensor) if is_root else writable(tensor)
     identity = name
@@ -94,6 +102,10 @@ def broadcast_async_(
         return tensor
 
     return Handle(round_, finish, identity.own())
+
+
+def _checking(name: str | None, process_set: ProcessSet) -> Checking:
+    return Checking(kinds.BROADCAST, name, process_set)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from sumpter._calls import collective as kinds
+from sumpter._calls.refusals import Checking, begin_each, numbered
 from sumpter._core import membership
 from sumpter._core.handles import ChainedHandle, GroupHandle, Handle
 from sumpter._core.names import Identity, agree, identify
@@ -40,7 +42,8 @@ def allgather(
 
     Gradients flow through it.
     """
-    check_carried(tensor)
+    with Checking(kinds.GATHER_ROWS, name, process_set):
+        check_carried(tensor)
     tensor = _with_rows(tensor)
     if is_differentiated(tensor):
         return _AllGather.apply(tensor, name, process_set)
@@ -73,9 +76,11 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts an allgather of each tensor."""
-    return GroupHandle(
-        [allgather_async(t, _numbered(name, i), process_set) for i, t in enumerate(tensors)]
-    )
+
+    def begin(tensor: torch.Tensor, own: str | None) -> ChainedHandle:
+        return allgather_async(tensor, own, process_set)
+
+    return GroupHandle(begin_each(kinds.GATHER_ROWS, name, process_set, tensors, begin))
 
 
 def gather_async(
@@ -85,10 +90,12 @@ def gather_async(
     join: Callable[[list[torch.Tensor]], Any],
 ) -> ChainedHandle:
     """Starts gathering the pieces of all ranks; `join` makes the result of their list."""
-    session, ranks = membership.current(), members(process_set)
-    check_carried(tensor)
+    session = membership.current()
+    with Checking(kinds.GATHER_ROWS, name, process_set):
+        ranks = members(process_set)
+        check_carried(tensor)
     tensor = readable(_with_rows(tensor))
-    identity = _identify(session, "allgather", name, tensor, process_set)
+    identity = _identify(session, kinds.GATHER_ROWS, name, tensor, process_set)
     pieces: list[torch.Tensor] = []
 
     def move(counts: list[list[list[int]]]) -> list[Handle[Any]]:
@@ -141,12 +148,14 @@ def _alltoall_async(
     process_set: ProcessSet,
     bare: bool = False,
 ) -> ChainedHandle:
-    session, ranks = membership.current(), members(process_set)
-    check_carried(tensor)
+    session = membership.current()
+    with Checking(kinds.EXCHANGE_ROWS, name, process_set):
+        ranks = members(process_set)
+        check_carried(tensor)
+        counts = _listed(tensor, splits, len(ranks))
     tensor = readable(tensor)
-    counts = _listed(tensor, splits, len(ranks))
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
-    identity = _identify(session, "alltoall", name, tensor, process_set)
+    identity = _identify(session, kinds.EXCHANGE_ROWS, name, tensor, process_set)
     own = process_set.rank()
     received = torch.zeros(len(ranks), dtype=kind, device="cpu")
     pieces: list[torch.Tensor] = []
@@ -191,8 +200,9 @@ def reducescatter(
     The first ranks get one row more where the rows cannot be shared out evenly. Gradients flow
     through it.
     """
-    compressor = _compressor(compression)
-    packed, context = compressor.compress(check_tensor(tensor))
+    with Checking(kinds.SHARE_ROWS, name, process_set):
+        compressor = _compressor(compression)
+        packed, context = compressor.compress(check_tensor(tensor))
     reduction = Reduction(op, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and packed.requires_grad:
         rows = _ReduceScatter.apply(packed, name, reduction, process_set)
@@ -230,8 +240,9 @@ def grouped_reducescatter(
             reducescatter(t, _numbered(name, i), compression, op, process_set, *factors)
             for i, t in enumerate(tensors)
         ]
-    compressor = _compressor(compression)
-    packed = [compressor.compress(check_tensor(tensor)) for tensor in tensors]
+    with Checking(kinds.SHARE_ROWS, name, process_set, lambda: numbered(len(tensors))):
+        compressor = _compressor(compression)
+        packed = [compressor.compress(check_tensor(tensor)) for tensor in tensors]
     handle = grouped_reducescatter_async(
         [tensor for tensor, _ in packed], name, op, process_set, *factors
     )
@@ -249,11 +260,11 @@ def grouped_reducescatter_async(
 ) -> GroupHandle:
     """Starts a reducescatter of each tensor."""
     reduction = Reduction(op, prescale_factor, postscale_factor)
-    handles = [
-        _reducescatter_async(t, _numbered(name, i), reduction, process_set)
-        for i, t in enumerate(tensors)
-    ]
-    return GroupHandle(handles)
+
+    def begin(tensor: torch.Tensor, own: str | None) -> ChainedHandle:
+        return _reducescatter_async(tensor, own, reduction, process_set)
+
+    return GroupHandle(begin_each(kinds.SHARE_ROWS, name, process_set, tensors, begin))
 
 
 def _compressor(compression: CompressionLike) -> type[Compressor]:
@@ -270,16 +281,20 @@ def _compressor(compression: CompressionLike) -> type[Compressor]:
 def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
 ) -> ChainedHandle:
-    session, ranks = membership.current(), members(process_set)
-    check_carried(tensor)
-    if tensor.dim() == 0:
-        raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
-    if reduction.op is Adasum:
-        raise UnsupportedError("reducescatter has no Adasum: use op=Average or op=Sum")
-    source = readable(scale(tensor.detach(), reduction.prescale))
+    session = membership.current()
+    with Checking(kinds.SHARE_ROWS, name, process_set):
+        ranks = members(process_set)
+        check_carried(tensor)
+        if tensor.dim() == 0:
+            raise ValueError("reducescatter shares out rows: a tensor needs at least one dimension")
+        if reduction.op is Adasum:
+            raise UnsupportedError("reducescatter has no Adasum: use op=Average or op=Sum")
+        source = readable(scale(tensor.detach(), reduction.prescale))
+        # What cannot be reduced is refused here and not where `share` runs.
+        reduced_form(source, reduction.op.wire_name)
     identity = identify(
         session,
-        "reducescatter",
+        kinds.SHARE_ROWS,
         name,
         dtype_name(tensor),
         tensor.shape,
@@ -287,8 +302,6 @@ def _reducescatter_async(
         process_set,
     )
     averages = reduction.op is Average
-    # What cannot be reduced is refused here and not where `share` runs.
-    reduced_form(source, reduction.op.wire_name)
 
     def share(_: object) -> list[Handle[Any]]:
         handles = []

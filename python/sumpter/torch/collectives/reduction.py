@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sumpter import _native
+from sumpter._calls.refusals import refuse
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits
 from sumpter._core.compression.codecs import NoneCompressor, going_on
@@ -41,20 +42,27 @@ def reduce_async(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle[torch.Tensor]:
-    """Starts an all-reduce of `tensor` into `output`, or into a new tensor if that is None."""
+    """Starts an all-reduce of `tensor` into `output`, or into a new tensor if that is None.
+
+    What this rank refuses of it fails on the other ranks as well.
+    """
     session = membership.current()
-    ranks = None if process_set is global_process_set else tuple(members(process_set))
-    packed, context = _pack(tensor, reduction)
     op = reduction.op
-    sharded = not packed.is_cpu and is_sharded(session, packed, ranks)
-    chosen = reduction.compression.codec
-    key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks, sharded,
-           chosen)  # fmt: skip
-    known = session.operations.get(key)
-    if known is None:
-        known = session.operations[key] = _operation(
-            session, kind, name, packed, reduction, sharded, process_set
-        )
+    try:
+        ranks = None if process_set is global_process_set else tuple(members(process_set))
+        packed, context = _pack(tensor, reduction)
+        sharded = not packed.is_cpu and is_sharded(session, packed, ranks)
+        chosen = reduction.compression.codec
+        key = (kind, name, packed.dtype, packed.shape, op.wire_name, op is Average, ranks, sharded,
+               chosen)  # fmt: skip
+        known = session.operations.get(key)
+        if known is None:
+            known = session.operations[key] = _operation(
+                session, kind, name, packed, reduction, sharded, process_set
+            )
+    except Exception as error:
+        refuse(kind, name, process_set, error)
+        raise
     operation, codec = known
     identity = operation.next()
     declared = operation.tensors.get(identity.name)
