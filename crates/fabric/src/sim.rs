@@ -134,7 +134,9 @@ impl SimNetwork {
 
     /// The network of an end reports an error.
     pub fn fail(&self, side: usize, reason: &str) {
-        self.state().ends[side].failed = Some(FabricError::new("write", reason));
+        let end = &mut self.state().ends[side];
+        end.failed = Some(FabricError::new("write", reason));
+        end.signal();
     }
 
     /// Tells an end that a write with this immediate has been placed, as only a peer could that
@@ -287,9 +289,8 @@ impl PlacedWrites for SimEndpoint {
         let eager = (state.ends[from].counts.writes + from as u64).is_multiple_of(2);
         if state.ends[from].descriptor.is_some() {
             state.take_in(from);
-            if eager && !state.under_way.is_empty() {
+            if eager && let Some(index) = state.under_way.iter().position(in_use) {
                 // It is gone before the call returns.
-                let index = state.under_way.len() - 1;
                 let of = state.step(index);
                 state.ends[of].signal();
                 state.take_in(from);
