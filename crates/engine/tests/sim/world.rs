@@ -123,8 +123,9 @@ const JOB: JobId = JobId(77);
 /// One connection in so many places bytes in the memory of its ends.
 const CONNECTIONS_FOR_A_PLACED_ONE: u32 = 4;
 
-/// A small world takes ten thousand steps, and few a million; a large one some millions.
-const MANY_STEPS: u64 = 20_000_000;
+/// A small world takes ten thousand steps, few a million, and one in 100,000 twenty; a large one
+/// some millions.
+const MANY_STEPS: u64 = 50_000_000;
 /// Steps in a row in which nothing moves, for each connection: they are taken at random.
 const MANY_IDLE_STEPS: usize = 100;
 const LEAST_IDLE_STEPS: usize = 100_000;
