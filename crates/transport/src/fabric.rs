@@ -242,7 +242,7 @@ impl<N: Network> FabricLink<N> {
             // A network may take in what has arrived while it posts a write, and the descriptor
             // then says nothing of it.
             Some(_) => placed.stream.posted() != placed.armed && !placed.arm(),
-            // Without a descriptor no event tells of what is under way, in either direction.
+            // Without a descriptor no event reports what is under way, in either direction.
             None => placed.has_under_way(),
         };
         self.news |= silent && !self.ended;

@@ -121,7 +121,7 @@ def begin_each(
     """Begins a call for each of several arrays, with names of their own.
 
     Where one is refused, those behind it do not begin and fail on the other ranks as well, and
-    those before it, whose results nobody will ask for, are waited for.
+    those before it, whose results the caller will not get, are waited for.
     """
     handles: list[Begun] = []
     for index, item in enumerate(items):

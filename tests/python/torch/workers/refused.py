@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import torch
 
 import sumpter.torch as hvd
 from common import ALL, RANK, WORLD_SIZE
-from refusing import ODD, refused, refused_at_once
+from refusing import ODD, Call, each_refused, each_refused_unnamed
 from sumpter.torch import ops as byteps
 
 ONES = torch.ones(6)
 SPARSE = torch.eye(3).to_sparse()
 META = torch.ones(6, device="meta")
 
-Call = Callable[[str | None], object]
 # What one rank does, what the others do, and what is wrong with it.
 CASES: dict[str, tuple[Call, Call, str]] = {
     "no tensor": (
@@ -103,19 +101,7 @@ def check_later(name: str | None) -> None:
 
 hvd.init()
 if sys.argv[1] == "named":
-    for word, (bad, good, reason) in CASES.items():
-        # Again under the name that has failed, and has another meaning in the core by then.
-        for _ in range(2):
-            refused_at_once(
-                lambda bad=bad, word=word: bad(word),
-                lambda good=good, word=word: good(word),
-                reason,
-                hvd.barrier,
-            )
-            check_later(word)
+    each_refused(CASES, CASES, hvd.barrier, check_later)
 else:
-    for word in ("bool", "gather"):
-        bad, good, reason = CASES[word]
-        refused(lambda bad=bad: bad(None), lambda good=good: good(None), reason, hvd.barrier)
-        check_later(None)
+    each_refused_unnamed(("bool", "gather"), CASES, hvd.barrier, check_later)
 hvd.shutdown()
