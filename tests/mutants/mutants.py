@@ -43,6 +43,11 @@ SIMULATION = Finder(
     r"seed (\d+) failed",
     cargo("sumpter-engine", "--test", "sim", "--", "--nocapture"),
 )
+CLIENT = Finder(
+    ENGINE,
+    r"(\d+) failed",
+    cargo("sumpter-engine", "--lib", "client::"),
+)
 REGISTRY = Finder(
     Path("crates/membership/src/registry"),
     r"property::\w+ --- FAILED",
@@ -640,8 +645,23 @@ MUTANTS = [
         "what a codec has left out counts twice when another one follows",
         "1: exactly once",
         "client/residuals.rs",
-        "        flushed.insert(within.clone());",
+        "        kept.flushed.insert(within.clone());",
         "",
+    ),
+    Mutant(
+        "a hub begins a round of a tensor that has failed",
+        "10: a failure has a name",
+        "hub.rs",
+        "if client.has_failed((of.tensor, passage.to, alone)) {",
+        "if false {",
+    ),
+    Mutant(
+        "what overwrites a contribution that is sent again is left out of it",
+        "1: exactly once",
+        "client/residuals.rs",
+        "let is_first = !kept.flushed.contains(&within);",
+        "let is_first = true;",
+        CLIENT,
     ),
     Mutant(
         "the plan changes again for a speed of links that is known",

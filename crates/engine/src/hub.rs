@@ -338,6 +338,10 @@ impl Hub {
         if let Some(op) = passage.latest.filter(current) {
             return Ok((op, slot));
         }
+        // Its operations are over here, and what this worker mirrors of a variable is gone.
+        if client.has_failed((of.tensor, passage.to, alone)) {
+            return Err("the tensor has failed on the worker that passes its subtotals on");
+        }
         if client.next_round_of((of.tensor, passage.to, alone)) != Some(of.round) {
             return Err("an aggregate's round is not the one that is passed on next");
         }

@@ -202,6 +202,11 @@ impl<M> Operations<M> {
         self.tensors.get(&of).map(|tensor| tensor.next_round)
     }
 
+    /// Whether operations on a tensor, or on one partition alone, have failed here.
+    pub(super) fn has_failed(&self, of: Sequence) -> bool {
+        self.tensors.get(&of).is_some_and(|tensor| tensor.has_failed)
+    }
+
     /// Where the partitions of a tensor are summed.
     pub(super) fn layout(&self, tensor: TensorId, tier: Tier) -> Option<&Layout> {
         self.tensors.get(&(tensor, tier, None)).map(|tensor| &tensor.layout)

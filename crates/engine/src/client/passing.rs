@@ -39,6 +39,12 @@ impl<M: Memory> Client<M> {
         self.operations.next_round(of)
     }
 
+    /// Whether operations on a tensor, or on a partition that was registered alone, have failed
+    /// here.
+    pub(crate) fn has_failed(&self, of: Sequence) -> bool {
+        self.operations.has_failed(of)
+    }
+
     /// What the client is called in groups.
     #[must_use]
     pub(crate) fn rank(&self) -> Rank {

@@ -2,7 +2,8 @@
 //! and the momentum of its gradients.
 //!
 //! A round is encoded from what the one before has left, as often as it must be, always to the same
-//! bytes; what it leaves is kept apart until the round is over.
+//! bytes; what it leaves is kept apart until the round is over. It is noted when elements are first
+//! sent: after a cut they may be sent once more while their result is already overwriting them.
 //!
 //! What a worker has left out of elements that it does not encode any more, since another worker of
 //! its machine is their hub or they are not encoded at all, goes with its next contribution as it
@@ -86,7 +87,7 @@ fn kept_bytes(dtype: Dtype, origin: usize, len: usize) -> Range<usize> {
 }
 
 /// In `f32`, for each element that is served here.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     residual: Option<AlignedBuf>,
     velocity: Option<AlignedBuf>,
@@ -118,6 +119,27 @@ impl State {
             part.copy_from_slice(given);
         }
         Ok(state)
+    }
+
+    /// Where what is encoded leaves the rest: `within` this state the first time, and then in
+    /// `unused`.
+    fn left_by<'a>(
+        &'a mut self,
+        within: Range<usize>,
+        is_first: bool,
+        unused: &'a mut State,
+    ) -> Next<'a> {
+        if is_first {
+            let part = |part: &'a mut Option<AlignedBuf>| {
+                part.as_mut().map(|part| &mut part[within.clone()])
+            };
+            return Next { residual: part(&mut self.residual), velocity: part(&mut self.velocity) };
+        }
+        let buffer =
+            |part: &Option<AlignedBuf>| part.as_ref().map(|_| AlignedBuf::new(within.len()));
+        *unused = State { residual: buffer(&self.residual), velocity: buffer(&self.velocity) };
+        let State { residual, velocity } = unused;
+        Next { residual: residual.as_deref_mut(), velocity: velocity.as_deref_mut() }
     }
 
     fn parts(&mut self) -> impl Iterator<Item = &mut AlignedBuf> {
@@ -155,6 +177,7 @@ impl Residuals {
         let encoded = if remembers {
             let kept = self.tensors.entry(tensor).or_insert_with(|| Kept::new(coding));
             let within = kept_bytes(dtype, origin, elements.len());
+            let is_first = !kept.encoded.contains(&within);
             kept.encoded.insert(within.clone());
             kept.flushed.remove(within.clone());
             let previous = Previous {
@@ -162,11 +185,11 @@ impl Residuals {
                 rescale,
                 velocity: kept.now.velocity.as_ref().map(|part| &part[within.clone()]),
             };
-            let next = Next {
-                residual: kept.next.residual.as_mut().map(|part| &mut part[within.clone()]),
-                velocity: kept.next.velocity.as_mut().map(|part| &mut part[within.clone()]),
-            };
-            codec.encode(at, x, previous, next, out)?
+            let mut unused = State::default();
+            let next = kept.next.left_by(within, is_first, &mut unused);
+            let mut encoded = codec.encode(at, x, previous, next, out)?;
+            encoded.skipped *= usize::from(is_first);
+            encoded
         } else if self.holds(tensor, dtype, origin, elements.len()) {
             // Another codec has left it out.
             let mut whole = AlignedBuf::new(elements.len());
@@ -194,19 +217,19 @@ impl Residuals {
         Source { tensor, dtype, origin, elements, rescale }: Source<'_>,
         out: &mut [u8],
     ) {
-        let parts = self.tensors.get_mut(&tensor).and_then(|kept| {
-            let residuals = kept.now.residual.as_ref().zip(kept.next.residual.as_mut());
-            residuals.map(|residuals| (residuals, &mut kept.encoded, &mut kept.flushed))
-        });
-        let Some(((now, next), encoded, flushed)) = parts else {
+        let kept = self.tensors.get_mut(&tensor);
+        let Some(kept) = kept.filter(|kept| kept.now.residual.is_some()) else {
             return out.copy_from_slice(elements);
         };
         let within = kept_bytes(dtype, origin, elements.len());
-        let residual = (&now[within.clone()], rescale);
-        let next = &mut next[within.clone()];
-        sumpter_codec::add_residual((dtype, elements), residual, next, out);
-        flushed.insert(within.clone());
-        encoded.remove(within);
+        let is_first = !kept.flushed.contains(&within);
+        kept.flushed.insert(within.clone());
+        kept.encoded.remove(within.clone());
+        let (now, mut unused) = (&kept.now.residual, State::default());
+        let residual = now.as_ref().map(|part| &part[within.clone()]);
+        let next = kept.next.left_by(within, is_first, &mut unused).residual;
+        let (residual, next) = residual.zip(next).expect("a codec that leaves a residual");
+        sumpter_codec::add_residual((dtype, elements), (residual, rescale), next, out);
     }
 
     /// Adds to what is left of elements what the code of their sum leaves out: `sum` decodes to
@@ -310,5 +333,88 @@ impl Residuals {
     /// A tensor has failed.
     pub(super) fn forget(&mut self, tensor: TensorId) {
         self.tensors.remove(&tensor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sumpter_codec::{Key, Registry};
+    use sumpter_types::{Rank, Round};
+
+    use super::*;
+
+    const TENSOR: TensorId = TensorId(0);
+    const LEN: usize = 16;
+
+    fn bytes(values: [f32; LEN]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+    }
+
+    fn source(elements: &[u8]) -> Source<'_> {
+        Source { tensor: TENSOR, dtype: Dtype::F32, origin: 0, elements, rescale: 1.0 }
+    }
+
+    /// A quarter of the elements of each round goes at once.
+    fn coding(codec: &str) -> Coding {
+        let elements = LEN as u64;
+        Coding::new(&Registry::new(), &codec.parse().unwrap(), elements, 0..elements).unwrap()
+    }
+
+    fn encode(residuals: &mut Residuals, coding: &Coding, round: u32, elements: &[u8]) -> Vec<u8> {
+        let key = Key { tensor: TENSOR, round: Round(round), rank: Rank(0) };
+        let at = coding.coder().at(key, Dtype::F32, 0);
+        let mut code = AlignedBuf::new(coding.coder().len(Dtype::F32, elements.len()));
+        residuals.encode(coding, at, source(elements), &mut code).unwrap();
+        code.to_vec()
+    }
+
+    /// What is left of `residuals` when the elements of a round, sent in this way, are sent again
+    /// after a cut, `overwritten` by what has come of their result or not.
+    fn left(
+        coding: &Coding,
+        send: impl Fn(&mut Residuals, &[u8]) -> Vec<u8>,
+        overwritten: bool,
+    ) -> CodecMemory {
+        let mut residuals = Residuals::default();
+        encode(&mut residuals, coding, 0, &bytes(std::array::from_fn(|at| at as f32)));
+        residuals.commit(TENSOR);
+        let contribution = bytes([1.0; LEN]);
+        let sent = send(&mut residuals, &contribution);
+        if overwritten {
+            send(&mut residuals, &bytes([100.0; LEN]));
+        } else {
+            assert_eq!(send(&mut residuals, &contribution), sent, "always the same bytes");
+        }
+        residuals.commit(TENSOR);
+        residuals.memory(TENSOR)
+    }
+
+    #[test]
+    fn what_is_sent_again_while_its_result_overwrites_it_leaves_what_it_left_first() {
+        let coding = coding("topk:k=0.25,momentum=0.5");
+        let encoded =
+            |residuals: &mut Residuals, elements: &[u8]| encode(residuals, &coding, 1, elements);
+        let kept = left(&coding, encoded, false);
+        assert!(kept.residual.is_some() && kept.velocity.is_some());
+        assert_eq!(left(&coding, encoded, true), kept);
+        let as_they_are = |residuals: &mut Residuals, elements: &[u8]| {
+            let mut out = vec![0; elements.len()];
+            residuals.flush(source(elements), &mut out);
+            out
+        };
+        let kept = left(&coding, as_they_are, false);
+        assert_eq!(kept.residual, Some(bytes([0.0; LEN])));
+        assert_eq!(left(&coding, as_they_are, true), kept);
+    }
+
+    #[test]
+    fn what_another_epoch_sums_anew_leaves_what_is_left_there() {
+        let coding = coding("topk:k=0.25");
+        let mut residuals = Residuals::default();
+        encode(&mut residuals, &coding, 0, &bytes(std::array::from_fn(|at| at as f32)));
+        residuals.begin_anew(TENSOR, Dtype::F32, 0, 4 * LEN);
+        encode(&mut residuals, &coding, 0, &bytes([0.0; LEN]));
+        residuals.commit(TENSOR);
+        assert_eq!(residuals.memory(TENSOR).residual, Some(bytes([0.0; LEN])));
     }
 }
