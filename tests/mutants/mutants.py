@@ -45,7 +45,7 @@ SIMULATION = Finder(
 )
 CLIENT = Finder(
     ENGINE,
-    r"(\d+) failed",
+    r"([1-9]\d*) failed",
     cargo("sumpter-engine", "--lib", "client::"),
 )
 REGISTRY = Finder(
@@ -55,17 +55,17 @@ REGISTRY = Finder(
 )
 FABRIC = Finder(
     Path("crates/fabric/src"),
-    r"(\d+) failed",
+    r"([1-9]\d*) failed",
     cargo("sumpter-fabric", "--test", "stream"),
 )
 PLACED = Finder(
     Path("crates/transport/src"),
-    r"(\d+) failed",
+    r"([1-9]\d*) failed",
     cargo("sumpter-transport", "--test", "conformance", "--", "fabric_", "placed::"),
 )
 ELASTIC = Finder(
     Path("python/sumpter/torch"),
-    r"(\d+) failed",
+    r"([1-9]\d*) failed",
     (sys.executable, "-m", "pytest", "-q", "tests/python/torch/test_elastic.py", "-k", "codec"),
 )
 

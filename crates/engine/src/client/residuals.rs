@@ -350,8 +350,8 @@ mod tests {
         values.iter().flat_map(|value| value.to_ne_bytes()).collect()
     }
 
-    fn source(elements: &[u8]) -> Source<'_> {
-        Source { tensor: TENSOR, dtype: Dtype::F32, origin: 0, elements, rescale: 1.0 }
+    fn source(dtype: Dtype, elements: &[u8]) -> Source<'_> {
+        Source { tensor: TENSOR, dtype, origin: 0, elements, rescale: 1.0 }
     }
 
     /// A quarter of the elements of each round goes at once.
@@ -364,27 +364,24 @@ mod tests {
         let key = Key { tensor: TENSOR, round: Round(round), rank: Rank(0) };
         let at = coding.coder().at(key, Dtype::F32, 0);
         let mut code = AlignedBuf::new(coding.coder().len(Dtype::F32, elements.len()));
-        residuals.encode(coding, at, source(elements), &mut code).unwrap();
+        residuals.encode(coding, at, source(Dtype::F32, elements), &mut code).unwrap();
         code.to_vec()
     }
 
     /// What is left of `residuals` when the elements of a round, sent in this way, are sent again
-    /// after a cut, `overwritten` by what has come of their result or not.
+    /// after a cut: as they are, or `overwritten` by what has come of their result.
     fn left(
         coding: &Coding,
         send: impl Fn(&mut Residuals, &[u8]) -> Vec<u8>,
-        overwritten: bool,
+        contribution: &[u8],
+        overwritten: Option<&[u8]>,
     ) -> CodecMemory {
         let mut residuals = Residuals::default();
         encode(&mut residuals, coding, 0, &bytes(std::array::from_fn(|at| at as f32)));
         residuals.commit(TENSOR);
-        let contribution = bytes([1.0; LEN]);
-        let sent = send(&mut residuals, &contribution);
-        if overwritten {
-            send(&mut residuals, &bytes([100.0; LEN]));
-        } else {
-            assert_eq!(send(&mut residuals, &contribution), sent, "always the same bytes");
-        }
+        let sent = send(&mut residuals, contribution);
+        let again = send(&mut residuals, overwritten.unwrap_or(contribution));
+        assert_eq!(again == sent, overwritten.is_none(), "always the same bytes");
         residuals.commit(TENSOR);
         residuals.memory(TENSOR)
     }
@@ -394,17 +391,25 @@ mod tests {
         let coding = coding("topk:k=0.25,momentum=0.5");
         let encoded =
             |residuals: &mut Residuals, elements: &[u8]| encode(residuals, &coding, 1, elements);
-        let kept = left(&coding, encoded, false);
+        let (ours, others) = (bytes([1.0; LEN]), bytes([100.0; LEN]));
+        let kept = left(&coding, encoded, &ours, None);
         assert!(kept.residual.is_some() && kept.velocity.is_some());
-        assert_eq!(left(&coding, encoded, true), kept);
-        let as_they_are = |residuals: &mut Residuals, elements: &[u8]| {
-            let mut out = vec![0; elements.len()];
-            residuals.flush(source(elements), &mut out);
+        assert_eq!(left(&coding, encoded, &ours, Some(&others)), kept);
+        // As it is in fewer bits, which leaves what rounding takes.
+        let narrow = |values: &[u8]| {
+            let mut out = vec![0; LEN * Dtype::Bf16.size()];
+            sumpter_sum::narrow(Dtype::Bf16, &mut out, values);
             out
         };
-        let kept = left(&coding, as_they_are, false);
-        assert_eq!(kept.residual, Some(bytes([0.0; LEN])));
-        assert_eq!(left(&coding, as_they_are, true), kept);
+        let as_it_is = |residuals: &mut Residuals, elements: &[u8]| {
+            let mut out = vec![0; elements.len()];
+            residuals.flush(source(Dtype::Bf16, elements), &mut out);
+            out
+        };
+        let (ours, others) = (narrow(&bytes([1024.0; LEN])), narrow(&others));
+        let kept = left(&coding, as_it_is, &ours, None);
+        assert_ne!(kept.residual, Some(bytes([0.0; LEN])));
+        assert_eq!(left(&coding, as_it_is, &ours, Some(&others)), kept);
     }
 
     #[test]
