@@ -43,11 +43,7 @@ SIMULATION = Finder(
     r"seed (\d+) failed",
     cargo("sumpter-engine", "--test", "sim", "--", "--nocapture"),
 )
-CLIENT = Finder(
-    ENGINE,
-    r"([1-9]\d*) failed",
-    cargo("sumpter-engine", "--lib", "client::"),
-)
+PARTS = Finder(ENGINE, r"([1-9]\d*) failed", cargo("sumpter-engine", "--lib"))
 REGISTRY = Finder(
     Path("crates/membership/src/registry"),
     r"property::\w+ --- FAILED",
@@ -654,6 +650,7 @@ MUTANTS = [
         "hub.rs",
         "if client.has_failed((of.tensor, passage.to, alone)) {",
         "if false {",
+        PARTS,
     ),
     Mutant(
         "what overwrites a contribution that is sent again is left out of it",
@@ -661,7 +658,7 @@ MUTANTS = [
         "client/residuals.rs",
         "let is_first = !kept.flushed.contains(&within);",
         "let is_first = true;",
-        CLIENT,
+        PARTS,
     ),
     Mutant(
         "the plan changes again for a speed of links that is known",

@@ -490,3 +490,87 @@ impl Hub {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sumpter_endpoint::OwnedMemory;
+    use sumpter_transport::in_process;
+    use sumpter_types::{Collective, Dtype, Epoch, GroupId, Rank, ReduceOp};
+
+    use super::*;
+    use crate::resident::exchange;
+    use crate::{ClientSettings, LaneLimits, Peer};
+
+    const JOB: JobId = JobId(1);
+    const TENSOR: TensorId = TensorId(0);
+    const CHUNK_BYTES: u32 = 64;
+    const BYTES: usize = 100;
+    /// The lane beside the worker; behind it the one that its machine contributes to.
+    const OWN: ConnId = ConnId(0);
+    const ROOT: ConnId = ConnId(1);
+
+    /// A worker of two, alone on its machine, with its first round's subtotals in the lane.
+    fn contributed() -> (Client<OpMemory<OwnedMemory>>, Lane, Hub) {
+        let settings = ClientSettings {
+            rank: Rank(0),
+            world_size: 2,
+            epoch: Epoch(1),
+            chunk_bytes: CHUNK_BYTES,
+            credit_bytes: 1 << 20,
+            deterministic: false,
+            checksum: false,
+        };
+        let mut client = Client::new(settings, 2);
+        let (machine, all) = (client.define_group(&[Rank(0)]), GroupId(0));
+        let place = |lane, group, workers| Place::new(lane, 0, (0, BYTES), group, workers);
+        client.register(TENSOR, Tier::Machine, vec![place(OWN, machine, 1)]);
+        let mut hub = Hub::new(JOB, CHUNK_BYTES);
+        let tiers = (Tier::Machine, Tier::Root);
+        let layout = Layout::new(vec![place(ROOT, all, 2)]);
+        hub.register(&mut client, TENSOR, tiers, layout, Round(0));
+        let limits = LaneLimits { max_job_bytes: 1 << 20, max_chunk_bytes: 1 << 20, hub: true };
+        let mut lane = Lane::new(limits);
+        let (job, rank, world_size, epoch) = (JOB, Rank(0), 2, Epoch(1));
+        let peer = Peer { job, rank, world_size, epoch, keeps: false, checksum: false };
+        client.attached(OWN);
+        let conn = lane.open_resident(peer).unwrap();
+        let request = Request {
+            tensor: TENSOR,
+            tier: Tier::Machine,
+            collective: Collective::AllReduce,
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            average: false,
+            priority: 0,
+            supply: Supply::Whole,
+            call: None,
+            update: None,
+            rescale: 1.0,
+        };
+        let memory = OwnedMemory { separate: None, bytes: vec![1; BYTES] };
+        client.submit(request, OpMemory::Tensor(memory));
+        let (on_client, on_lane) = ((&mut client, OWN), (&mut lane, conn));
+        in_process(on_client, on_lane, Duration::ZERO, usize::MAX).unwrap();
+        exchange((&mut client, OWN), (&mut lane, conn), usize::MAX).unwrap();
+        (client, lane, hub)
+    }
+
+    #[test]
+    fn subtotals_are_passed_on() {
+        let (mut client, mut lane, mut hub) = contributed();
+        assert!(hub.pass_on(&mut client, &mut lane));
+        assert_eq!(client.next_round_of((TENSOR, Tier::Root, None)), Some(Round(1)));
+    }
+
+    #[test]
+    fn no_round_begins_of_a_tensor_that_has_failed() {
+        let (mut client, mut lane, mut hub) = contributed();
+        client.fail_tensor(TENSOR, "this worker refuses it");
+        assert!(hub.pass_on(&mut client, &mut lane));
+        assert_eq!(client.next_round_of((TENSOR, Tier::Root, None)), Some(Round(0)));
+        assert!(!hub.pass_on(&mut client, &mut lane), "they are not offered again");
+    }
+}
