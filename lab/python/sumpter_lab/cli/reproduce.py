@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +40,8 @@ FolderOption = Annotated[
         "--output",
         "-o",
         metavar="FOLDER",
-        help="Write each case's raw results as JSON and its plots to this folder.",
+        help="Write each case's results as JSON and its plots to this folder, and the files of "
+        "its instruments to the subfolder rows.",
     ),
 ]
 
@@ -94,9 +96,10 @@ def _run(
     """All results, and the names of cases that failed. One case that fails ends the command where
     it is the only one, and none of the others."""
     from sumpter_lab.reproduce import picture
-    from sumpter_lab.reproduce.run import lacks, run, save
+    from sumpter_lab.reproduce.run import Instruments, lacks, run, save
 
     results, failed = [], []
+    instruments = Instruments(output)
     if output is not None and not picture.is_possible():
         _say("no plots are drawn: pip install 'sumpter-lab[plot]'")
     for number, case in enumerate(chosen, 1):
@@ -108,8 +111,9 @@ def _run(
         if missing:
             raise Failure(f"{case.name}: {missing}")
         began_s = time.monotonic()
+        note = partial(_note, place)
         try:
-            result = run(case, quick=quick, note=lambda text, place=place: _say(f"{place}: {text}"))
+            result = run(case, quick=quick, note=note, instruments=instruments)
         except (Failure, SumpterError) as error:
             if len(chosen) == 1:
                 raise
@@ -125,6 +129,10 @@ def _run(
             for file in written:
                 typer.echo(f"wrote {file}")
     return results, failed
+
+
+def _note(place: str, text: str) -> None:
+    _say(f"{place}: {text}")
 
 
 def _say(text: str) -> None:

@@ -29,8 +29,41 @@ _DOCUMENTS = {written.format: written for written in (REPLAY, TUNE)}
 _SHOWN_LINES = 4
 
 
+class Instruments:
+    """Runs measurements, each command once for all cases, and keeps the files that they write in
+    the subfolder `rows` of a folder, if there is one."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._known: dict[tuple[str, ...], Sequence[Row]] = {}
+
+    def rows_of(self, case: Case, asked: Asked) -> list[Sequence[Row]]:
+        """The rows of each measurement of a case. Raises what the instruments raise."""
+        many = len(case.measurements) > 1
+        return [
+            self._rows(measurement, f"{case.name}-{number}" if many else case.name, asked)
+            for number, measurement in enumerate(case.measurements, 1)
+        ]
+
+    def _rows(self, measurement: Measurement, name: str, asked: Asked) -> Sequence[Row]:
+        known = self._known.get(measurement.command)
+        if known is not None:
+            asked.note(f"sumpter {' '.join(measurement.command)}: has run for a case before")
+            return known
+        with tempfile.TemporaryDirectory(prefix="sumpter-reproduce-") as temporary:
+            folder = Path(temporary) if self._folder is None else self._folder / "rows"
+            folder.mkdir(exist_ok=True)
+            rows = _measure(measurement, folder / f"{name}{measurement.suffix}", asked)
+        self._known[measurement.command] = rows
+        return rows
+
+
 def run(
-    case: Case, *, quick: bool = False, note: Callable[[str], None] = lambda text: None
+    case: Case,
+    *,
+    quick: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+    instruments: Instruments | None = None,
 ) -> dict[str, Any]:
     """The result of a case, with where and how long it ran.
 
@@ -38,7 +71,7 @@ def run(
     """
     began_s = time.monotonic()
     busy = busy_note() if case.how in (How.MEASURED, How.EMULATED) else None
-    found = _found(case, Asked(quick, note))
+    found = _found(case, Asked(quick, note), instruments or Instruments())
     if busy is not None:
         note(busy)
         found = replace(found, declared=(*found.declared, f"Other programs ran: {busy}."))
@@ -88,18 +121,13 @@ def read(file: Path) -> list[Row]:
     return document if isinstance(document, list) else [document]
 
 
-def _found(case: Case, asked: Asked) -> Found:
+def _found(case: Case, asked: Asked, instruments: Instruments) -> Found:
     if case.absent is not None:
         return case.absent
     if case.find is not None:
         return case.find(asked)
     assert case.judge is not None
-    with tempfile.TemporaryDirectory(prefix="sumpter-reproduce-") as folder:
-        rows = [
-            _measure(measurement, Path(folder) / f"rows{number}{measurement.suffix}", asked)
-            for number, measurement in enumerate(case.measurements)
-        ]
-    return case.judge(rows)
+    return case.judge(instruments.rows_of(case, asked))
 
 
 def _measure(measurement: Measurement, file: Path, asked: Asked) -> Sequence[Row]:

@@ -32,7 +32,7 @@ from sumpter_lab.reproduce.case import (
     verdict_of,
 )
 from sumpter_lab.reproduce.cases import ALL, find
-from sumpter_lab.reproduce.run import judged_record, newest, read, run, save
+from sumpter_lab.reproduce.run import Instruments, judged_record, newest, read, run, save
 from sumpter_lab.scaffold.results.document import REPRODUCE, DocumentError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -245,6 +245,23 @@ def test_a_measured_case_runs_its_instrument(tmp_path: Path) -> None:
     assert noted[0] == f"sumpter {' '.join(words)}"
     assert [row["threads"] for row in result["rows"]] == [1, 2]
     assert result["verdict"] in (REPRODUCED, REFUTED)
+
+
+def test_an_instrument_runs_once_for_all_cases_and_its_file_is_kept(tmp_path: Path) -> None:
+    case = find("phub-affinity")
+    (small,) = case.measurements
+    words = (*small.command, "--bytes", "1MiB", "--chunk-bytes", "16KiB", "--rounds", "1")
+    case = replace(case, measurements=(replace(small, command=words),))
+    instruments, noted = Instruments(tmp_path), []
+    first = run(case, note=noted.append, instruments=instruments)
+    again = replace(case, name="another")
+    second = run(again, note=noted.append, instruments=instruments)
+    assert second["rows"] == first["rows"]
+    assert f"{noted[0]}: has run for a case before" in noted
+    (kept,) = (tmp_path / "rows").iterdir()
+    assert kept.name == "phub-affinity.csv"
+    assert case.judge is not None
+    assert list(case.judge([read(kept)]).rows) == first["rows"]
 
 
 @pytest.mark.parametrize(("name", "is_measured"), [("phub-affinity", True), ("phub-table2", False)])
