@@ -372,14 +372,14 @@ def test_every_make_target_the_documents_name_exists() -> None:
 
 def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "mutants"))
-    import mutants
+    import bugs
 
     lost = [
         f"{mutant.name}: {mutant.file}"
-        for mutant in mutants.MUTANTS
+        for mutant in bugs.MUTANTS
         if (ROOT / mutant.finder.folder / mutant.file).read_text().count(mutant.sound) != 1
     ]
-    found(lost, "tests/mutants/mutants.py: say where these lines are now")
+    found(lost, "tests/mutants/bugs.py: say where these lines are now")
 
 
 # What each room of the Python package must not import, wherever in a file.
