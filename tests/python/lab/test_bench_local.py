@@ -16,6 +16,8 @@ from sumpter.cli import main
 from sumpter_lab import _native as lab_native
 from sumpter_lab.local import codecs, kernels, memory
 from sumpter_lab.local.ablations import ABLATIONS
+from sumpter_lab.local.report import busy_note, busy_share
+from sumpter_lab.scaffold.network.counters import CoreTicks
 
 SMALL = ("--bytes", "1MiB", "--chunk-bytes", "16KiB", "--rounds", "1", "--contributions", "3")
 
@@ -288,3 +290,12 @@ def test_a_csv_file_that_cannot_be_written_is_named(bench: Bench, tmp_path: Path
     result = bench("ablate", "affinity", *SMALL, "--csv", str(file))
     assert result.code == 1
     assert f"cannot write {file}" in result.err
+
+
+def test_only_what_runs_now_makes_a_machine_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([CoreTicks(1000, 100, 0), CoreTicks(1100, 190, 0)])
+    monkeypatch.setattr("sumpter_lab.scaffold.network.counters.core_ticks", lambda: next(ticks))
+    assert busy_share(0.0) == pytest.approx(0.1)
+    for share, noted in ((0.05, False), (0.5, True)):
+        monkeypatch.setattr("sumpter_lab.local.report.busy_share", lambda _, share=share: share)
+        assert (busy_note() is not None) == noted

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 
 from sumpter import _native
+from sumpter_lab.scaffold.network import counters
 from sumpter_lab.scaffold.results.record import cpu_model
 from sumpter_lab.scaffold.results.table import Row
+
+# Before a measurement: how long others are watched, and the share of the cores' time from which on
+# they are mentioned.
+_SAMPLE_S = 0.5
+_BUSY_SHARE = 0.1
 
 
 def machine() -> str:
@@ -18,11 +25,20 @@ def machine() -> str:
 
 
 def busy_note() -> str | None:
-    """A warning when others use the cores, because every figure then says more about them."""
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load < 0.5 * cores:
+    """A warning when others use the cores, because every figure then says more about them. What ran
+    before and has ended, such as another measurement, is not counted: the load average has it."""
+    share = busy_share(_SAMPLE_S)
+    if share < _BUSY_SHARE:
         return None
-    return f"load {load:.1f} on {cores} cores before the start: expect noise"
+    return f"{share:.0%} of the cores' time was in use before the start: expect noise"
+
+
+def busy_share(seconds: float) -> float:
+    """The share of the time of all cores that is used within so many seconds."""
+    before = counters.core_ticks()
+    time.sleep(seconds)
+    ticks = counters.core_ticks() - before
+    return 1.0 - ticks.idle / ticks.total if ticks.total else 0.0
 
 
 def print_json(rows: Sequence[Row]) -> None:

@@ -268,14 +268,14 @@ def test_an_instrument_runs_once_for_all_cases_and_its_file_is_kept(tmp_path: Pa
 def test_a_busy_machine_is_declared_where_it_matters(
     name: str, is_measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (7.0, 7.0, 7.0))
+    monkeypatch.setattr("sumpter_lab.local.report.busy_share", lambda seconds: 0.7)
     case = find(name)
     if is_measured:
         found = Found("", [undecided("", "")])
         case = replace(case, measurements=(), judge=None, find=lambda asked: found)
     noted: list[str] = []
     declared = run(case, note=noted.append)["declared"]
-    assert any("load 7.0" in text for text in declared) == is_measured
+    assert any("70 % of the cores" in text for text in declared) == is_measured
     assert bool(noted) == is_measured
 
 
