@@ -210,9 +210,15 @@ impl<N: Network> FabricLink<N> {
         let Stage::Placed(placed) = &mut self.stage else { return Ok(()) };
         if self.news {
             self.news = false;
-            // Wake-ups, or the end.
-            let mut rings = [0; 512];
+            // Wake-ups, or the end. A peer that sends more of them than it can have reason to does
+            // not keep others from their turn.
+            let (mut rings, mut reads) = ([0; 512], 0);
             while !self.ended && self.tcp.can_receive() {
+                if reads == POLLS {
+                    self.news = true;
+                    break;
+                }
+                reads += 1;
                 match self.tcp.recv(&mut [IoSliceMut::new(&mut rings)]) {
                     Ok(0) => break,
                     Ok(n) => placed.announced = rings[n - 1],

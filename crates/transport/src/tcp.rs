@@ -77,7 +77,9 @@ impl Link for TcpLink {
     }
 
     fn limit_window(&self, bytes: Option<u32>) -> io::Result<()> {
-        let Some(bytes) = bytes else { return free_window(&self.stream) };
+        // First, since a window that cannot be freed again must not be limited: see there.
+        free_window(&self.stream)?;
+        let Some(bytes) = bytes else { return Ok(()) };
         let socket = SockRef::from(&self.stream);
         let least = LEAST_WINDOW_SEGMENTS * socket.tcp_mss()?;
         // The system doubles this for what it needs beside the bytes.
@@ -140,7 +142,8 @@ impl Link for TcpLink {
     }
 }
 
-/// Lets the system find the size of the receive buffer again, after it was set.
+/// Lets the system find the size of the receive buffer again, after it was set. Linux can do this
+/// since 5.15.
 fn free_window(stream: &TcpStream) -> io::Result<()> {
     let locked: libc::c_int = 0;
     // SAFETY: the descriptor is open as long as the stream, and the value outlives the call.
@@ -173,8 +176,9 @@ pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStr
     }
 }
 
-/// Gives up a connection on which the peer's system has acknowledged nothing for so long, with an
-/// error that [`is_silence`]. Idle connections are probed once a second.
+/// Gives up a connection on which the peer's system has acknowledged nothing for so long, or had no
+/// room for what is sent, with an error that [`is_silence`]. Idle connections are probed once a
+/// second.
 ///
 /// # Errors
 /// What the operating system says.

@@ -98,7 +98,13 @@ impl<M: Memory> Client<M> {
             return Ok(InboundFrame::Discard { left });
         };
         let op = &self.operations[id];
-        let have = op.parts[part].have;
+        let state = &op.parts[part];
+        // A result goes to the buffer of its subtotal.
+        if op.request.supply == Supply::Chunks && of.chunk >= state.supplied {
+            let text = format!("a total of chunk {}, of which there is no subtotal", of.chunk);
+            return Err(Violation::state(text));
+        }
+        let have = state.have;
         let (offset, len) = op.range(part, of.chunk, self.settings.chunk_bytes);
         let on_wire = op.received_len(part, len, self.settings.rank);
         if !op.receives(part, self.settings.rank) || on_wire != left {
@@ -192,7 +198,7 @@ impl<M: Memory> Client<M> {
             InboundFrame::Chunk { chunk, at, buffer, .. } => {
                 let mirrors = self.operations[at.op].mirrors(at.part, self.settings.rank);
                 if let (true, Some(gradient)) = (mirrors, &buffer) {
-                    self.mirror(at, gradient);
+                    self.mirror(at, gradient)?;
                     buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
                 } else if let Some(bytes) = buffer {
                     let memory = &mut self.operations[at.op].memory;
@@ -343,7 +349,7 @@ impl<M: Memory> Client<M> {
     }
 
     /// The gradient of a chunk that this worker mirrors: its new value goes to the result.
-    fn mirror(&mut self, at: ChunkRef, gradient: &[u8]) {
+    fn mirror(&mut self, at: ChunkRef, gradient: &[u8]) -> Result<(), Violation> {
         let op = &mut self.operations[at.op];
         let (Request { tensor, dtype, update, .. }, place) = (op.request, op.places[at.part]);
         let (update, round) = (update.expect("a variable's round is an update"), op.round);
@@ -351,7 +357,8 @@ impl<M: Memory> Client<M> {
         let weights = op.memory.result(at.offset, at.len);
         let gradient = (dtype, &gradient[..at.len]);
         let mirrored = self.mirrors.apply((tensor, round), first, &update, gradient, weights);
-        assert!(mirrored, "an update of {tensor} began before its mirror had a value");
+        let early = || Violation::state("a gradient before its mirror has the variable's value");
+        mirrored.then_some(()).ok_or_else(early)
     }
 
     fn retain(&mut self, lane: ConnId, chunk: u32, at: ChunkRef, bytes: AlignedBuf) {
@@ -562,7 +569,9 @@ impl<M: Memory> Client<M> {
             }
             match value {
                 None => {}
-                Some(value) if op.mirrors(at.part, self.settings.rank) => self.mirror(at, value),
+                Some(value) if op.mirrors(at.part, self.settings.rank) => {
+                    self.mirror(at, value)?;
+                }
                 Some(code) if op.decodes(at.part) => {
                     self.decode((lane, chunk), at, code).map_err(Violation::state)?;
                 }

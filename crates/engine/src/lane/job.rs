@@ -14,7 +14,7 @@ use sumpter_wire::{
 
 use super::limits::JobLimits;
 use super::order::RoundStart;
-use super::outcome::{Beginning, ChunkPlace, Listener};
+use super::outcome::{Beginning, ChunkPlace, Listener, Progress};
 use super::partition::Partition;
 use super::peer::Peer;
 use super::state::State;
@@ -133,6 +133,8 @@ pub(super) struct Job {
     /// Where the state of a variable's partition is.
     state_index: HashMap<(TensorId, u32), usize>,
     bytes: u64,
+    /// Bytes of contributions that wait for those of earlier ranks.
+    held: u64,
     limits: JobLimits,
 }
 
@@ -161,6 +163,7 @@ impl Job {
             states: Vec::new(),
             state_index: HashMap::new(),
             bytes: 0,
+            held: 0,
             limits,
         }
     }
@@ -265,14 +268,40 @@ impl Job {
         self.disputed.insert(key, reason.into()).is_none()
     }
 
+    /// Counts what waits for its turn in the order of ranks. A text if that is too much: a rank is
+    /// late, and those behind it send all they have. To stop reading would not do, since ranks may
+    /// send tensors in different orders.
+    pub(super) fn hold(
+        &mut self,
+        progress: &Progress,
+        (at, slot): (PartitionIndex, usize),
+    ) -> Result<(), String> {
+        self.held = (self.held + progress.held as u64).saturating_sub(progress.released as u64);
+        if progress.held <= progress.released || self.held <= self.limits.max_bytes {
+            return Ok(());
+        }
+        let partition = self.partition(at);
+        let chunk = partition.finished(slot);
+        let late = partition.awaited(ChunkPlace { slot, chunk });
+        let late = late.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
+        Err(format!(
+            "{late} is late, and what others have sent of sums in the order of ranks takes {} bytes \
+             of a lane's memory, more than the {} of the job's sums (max_job_bytes, or the job's \
+             quota): raise that, add servers, or do without `deterministic`",
+            self.held, self.limits.max_bytes
+        ))
+    }
+
     /// How many partitions there are.
     pub(super) fn partitions(&self) -> usize {
         self.partitions.len()
     }
 
-    /// Whether a result is here that a receiver has not asked for yet.
-    pub(super) fn is_expected(&self) -> bool {
-        self.partitions.iter().any(Partition::is_expected)
+    /// Whether a result is here for which a receiver has not asked yet, one that `may` ask for the
+    /// tensor.
+    pub(super) fn is_expected(&self, may: &impl Fn(TensorId, Rank) -> bool) -> bool {
+        let mut partitions = self.keys.iter().zip(&self.partitions);
+        partitions.any(|(key, partition)| partition.is_expected(|rank| may(key.tensor, rank)))
     }
 
     /// How many partitions wait for a rank.

@@ -40,7 +40,7 @@ use std::collections::{HashMap, VecDeque};
 use sumpter_codec::Registry;
 use sumpter_observe::{EventKind, Recorder};
 use sumpter_sum::{AlignedBuf, BufferPool};
-use sumpter_types::{JobId, Rank};
+use sumpter_types::{JobId, Rank, TensorId};
 use sumpter_wire::Tier;
 
 pub use self::limits::{JobLimits, LaneLimits};
@@ -184,6 +184,12 @@ impl Lane {
                  (max_connections)"
             ));
         }
+        // A member of the job may claim any rank, but not put itself in the place of the client here.
+        let known = job.children[peer.rank.0 as usize].and_then(|id| self.conns[id.0].as_ref());
+        if known.is_some_and(|known| known.resident.is_some() != resident) {
+            let place = if resident { "in another process" } else { "in this lane's process" };
+            return Err(format!("rank {} is {place} already", peer.rank));
+        }
         let id = match self.conns.iter().position(Option::is_none) {
             Some(free) => ConnId(free),
             None => {
@@ -212,6 +218,7 @@ impl Lane {
         if let InboundFrame::Chunk { bytes, .. } = conn.inbound {
             self.pool.give(bytes);
         }
+        conn.outbox.into_owned().for_each(|bytes| self.pool.give(bytes));
         let child = &mut self.jobs[conn.job].children[conn.rank.0 as usize];
         if *child == Some(id) {
             *child = None;
@@ -257,10 +264,11 @@ impl Lane {
         self.conns.iter().flatten().all(|c| c.outbox.is_empty() && c.snapshots.is_empty())
     }
 
-    /// Whether a result is here that a receiver has not asked for yet, but will.
+    /// Whether a result is here for which a receiver has not asked yet, one that `may` ask for a
+    /// round of the tensor.
     #[must_use]
-    pub fn is_expected(&self) -> bool {
-        self.jobs.iter().any(Job::is_expected)
+    pub fn is_expected(&self, may: impl Fn(TensorId, Rank) -> bool) -> bool {
+        self.jobs.iter().any(|job| job.is_expected(&may))
     }
 
     /// What has been done so far.

@@ -127,6 +127,15 @@ impl Outbox {
         self.sent += n;
     }
 
+    /// The buffers of what will not be sent.
+    pub(super) fn into_owned(mut self) -> impl Iterator<Item = AlignedBuf> {
+        let waiting = std::iter::from_fn(move || self.waiting.pop().map(|(_, _, frame)| frame));
+        self.chosen.into_iter().chain(waiting).filter_map(|frame| match frame.payload {
+            Payload::Owned { bytes, .. } => Some(bytes),
+            Payload::Value { .. } | Payload::Notices(_) => None,
+        })
+    }
+
     /// The next frame of which all bytes have been sent.
     pub(super) fn pop_sent(&mut self) -> Option<Frame> {
         let len = self.chosen.front().map(Frame::len).filter(|len| self.sent >= *len)?;

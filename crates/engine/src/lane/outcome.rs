@@ -44,6 +44,9 @@ pub(super) struct Progress {
     pub norm: bool,
     /// A contribution is no code of its codec's: whose, and why. Nothing else is done then.
     pub malformed: Option<String>,
+    /// Bytes that wait for their turn in the order of ranks from now on, and that had it.
+    pub held: usize,
+    pub released: usize,
     /// Who was last, and for how long the others waited for it; known once all are in.
     pub late: Option<(Rank, Now)>,
 }

@@ -158,11 +158,14 @@ impl Partition {
         self.slots[slot].complete(&self.spec, self.members.len())
     }
 
-    /// Whether a result is here that a receiver has not asked for yet: that of a broadcast.
-    pub(super) fn is_expected(&self) -> bool {
-        let members = self.members.len();
+    /// Whether a result is here, that of a broadcast, for which a receiver has not asked yet, one of
+    /// those who `may`.
+    pub(super) fn is_expected(&self, may: impl Fn(Rank) -> bool) -> bool {
         let finished = |slot: &&Slot| slot.round.is_some() && slot.finished == self.spec.chunks();
-        self.slots.iter().filter(finished).any(|slot| slot.begun < members)
+        self.slots.iter().filter(finished).any(|slot| {
+            let members = slot.children.iter().zip(&*self.members);
+            members.filter(|(child, _)| child.begun.is_none()).any(|(_, rank)| may(*rank))
+        })
     }
 
     /// How `child` began the round in `slot`; results go over no other connection.
@@ -378,6 +381,12 @@ impl Partition {
             self.follow(at, order);
         }
         let slot = &mut self.slots[at];
+        if slot.children[child].begun.is_some_and(|known| known.over == over.over) {
+            let rank = self.members[child];
+            return Err(Violation::state(format!(
+                "rank {rank} began round {round} twice over one connection"
+            )));
+        }
         let agreed = slot.agree_on_call(over.call);
         let agreed = agreed.and_then(|()| update.map_or(Ok(()), |u| slot.decision.say(child, u)));
         if let Err(difference) = agreed {
@@ -500,13 +509,16 @@ impl Partition {
         slot.children[child].received += 1;
         let all_in = slot.children[child].received == spec.chunks();
         let chunk = &mut slot.chunks[place.chunk as usize];
+        let mut held = 0;
         if is_ordered(&spec) && contributors > 1 {
+            held = bytes.len();
             chunk.held.resize_with(members.len(), || None);
             chunk.held[child] = Some(bytes);
         } else if let Err(error) = chunk.add(how, bytes, pool) {
             return Progress::malformed(members[child], &error);
         }
         let mut progress = self.settle(place, pool, state, CatchUp::All);
+        progress.held = held;
         if all_in {
             progress.late = self.all_in(child, place.slot, now);
         }
@@ -736,10 +748,21 @@ impl Partition {
             if run == 0 {
                 return progress;
             }
+            let held = &chunk.held[next..next + run];
+            progress.released += held.iter().flatten().map(|bytes| bytes.len()).sum::<usize>();
             if let Err((child, error)) = chunk.add_run(how, next..next + run, pool) {
                 return Progress::malformed(members[child], &error);
             }
         }
+    }
+
+    /// The first in the order of ranks whose contribution to a chunk is not here.
+    pub(super) fn awaited(&self, place: ChunkPlace) -> Option<Rank> {
+        let slot = &self.slots[place.slot];
+        let members = slot.children.iter().zip(&*self.members);
+        let mut late = members.filter(|(child, _)| child.received <= place.chunk);
+        late.find(|(_, rank)| self.spec.collective.contributes(**rank, self.spec.root))
+            .map(|(_, rank)| *rank)
     }
 
     /// All of a child's contribution is here. Returns who was last and how late, if all are in.

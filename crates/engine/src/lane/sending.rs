@@ -23,6 +23,9 @@ impl Lane {
         if let Some(reason) = &progress.malformed {
             return self.dispute(job, at, slot, reason);
         }
+        if let Err(reason) = self.jobs[job].hold(progress, (at, slot)) {
+            return self.dispute(job, at, slot, &reason);
+        }
         self.count_late(job, progress.late);
         if let Some(chunk) = progress.asked {
             let resident = self.jobs[job].resident.and_then(|id| self.conns[id.0].as_mut());

@@ -149,6 +149,7 @@ fn a_machine_without_the_root_of_a_broadcast_wants_the_bytes_once_all_have_begun
     let (of, known, mut bytes) = lane.next_subtotal(JOB).expect("both wait for it");
     assert_eq!((known, bytes.len()), (broadcast, 3));
     // A worker that comes again wants no more than before.
+    let (b, _) = lane.open(peer(1)).unwrap();
     feed(&mut lane, b, &of_machine(begin(&broadcast))).unwrap();
     assert!(lane.next_subtotal(JOB).is_none());
     bytes.copy_from_slice(&[4, 5, 6]);
@@ -319,6 +320,16 @@ fn after_a_cut_only_what_has_no_result_yet_is_sent_again() {
     assert_eq!(sent(&mut client), [(FrameKind::Begin, 3, 2)]);
     client.supply_chunks(op, 3, 3);
     assert_eq!(sent(&mut client), [(FrameKind::Push, 3, 2)]);
+}
+
+#[test]
+fn a_total_of_what_was_not_passed_on_is_a_violation() {
+    let (mut client, op) = chunk_client();
+    client.supply_chunks(op, 3, 1);
+    sent(&mut client);
+    feed(&mut client, ConnId(0), &result(0, 64)).unwrap();
+    let text = refusal(feed(&mut client, ConnId(0), &result(1, 64)));
+    assert!(text.contains("a total of chunk 1, of which there is no subtotal"), "{text}");
 }
 
 #[test]

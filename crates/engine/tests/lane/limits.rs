@@ -103,3 +103,39 @@ fn a_job_that_ends_takes_nothing_from_another() {
     feed(&mut lane, conns[1], &[begin(&spec(3)), push(0, &[10, 20, 30])].concat()).unwrap();
     assert_eq!(drain(&mut lane, conns[0])[HEADER_BYTES..], [11, 22, 33]);
 }
+
+#[test]
+fn what_waits_for_a_late_rank_takes_no_more_than_the_sums_may() {
+    let limits = JobLimits { max_bytes: 600, ..ANY };
+    let of_floats = PartitionSpec { dtype: Dtype::F32, deterministic: true, ..spec(256) };
+    let lane_of_four = || {
+        let mut lane = Lane::new(LIMITS);
+        lane.know(JobId(1), limits);
+        let open = |rank| lane.open(Peer { world_size: 4, ..peer(rank) }).unwrap().0;
+        let conns = [0, 1, 2, 3].map(open);
+        (lane, conns)
+    };
+    let all = |lane: &mut Lane, conn| {
+        feed(lane, conn, &begin(&of_floats)).unwrap();
+        for chunk in 0..4 {
+            feed(lane, conn, &push(chunk, &[0; 64])).unwrap();
+        }
+    };
+    // In the order of ranks nothing waits for long.
+    let (mut lane, conns) = lane_of_four();
+    conns.into_iter().for_each(|conn| all(&mut lane, conn));
+    let result = answer(&mut lane, conns[3]);
+    assert!(!result.is_empty() && !result.contains("late"));
+    // Two wait, but not three.
+    let (mut lane, [zero, one, two, three]) = lane_of_four();
+    all(&mut lane, two);
+    all(&mut lane, one);
+    assert_eq!(answer(&mut lane, one), "");
+    all(&mut lane, three);
+    for conn in [one, two, three] {
+        let text = answer(&mut lane, conn);
+        assert!(text.contains("rank 0 is late") && text.contains("the 600 of"), "{text}");
+    }
+    all(&mut lane, zero);
+    assert!(answer(&mut lane, zero).contains("rank 0 is late"));
+}

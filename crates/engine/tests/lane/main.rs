@@ -124,13 +124,16 @@ fn the_sum_goes_to_both_as_soon_as_the_last_contribution_is_in() {
 fn a_broadcast_is_expected_until_its_last_receiver_has_asked_for_it() {
     let (mut lane, [a, b]) = lane_with_two();
     let broadcast = PartitionSpec { collective: Collective::Broadcast, ..spec(3) };
-    assert!(!lane.is_expected());
+    assert!(!lane.is_expected(|_, _| true));
     feed(&mut lane, a, &begin(&broadcast)).unwrap();
-    assert!(!lane.is_expected(), "there is no result yet");
+    assert!(!lane.is_expected(|_, _| true), "there is no result yet");
     feed(&mut lane, a, &push(0, &[1, 2, 3])).unwrap();
-    assert!(lane.is_expected() && lane.is_drained());
+    assert!(lane.is_expected(|_, _| true) && lane.is_drained());
+    assert!(lane.is_expected(|tensor, rank| (tensor, rank) == (TensorId(5), Rank(1))));
+    assert!(!lane.is_expected(|_, rank| rank == Rank(0)), "it has begun the round");
+    assert!(!lane.is_expected(|tensor, _| tensor != TensorId(5)), "that has failed");
     feed(&mut lane, b, &begin(&broadcast)).unwrap();
-    assert!(!lane.is_expected() && !lane.is_drained());
+    assert!(!lane.is_expected(|_, _| true) && !lane.is_drained());
     assert_eq!(drain(&mut lane, b)[HEADER_BYTES..], [1, 2, 3]);
 }
 
@@ -345,8 +348,9 @@ fn acknowledgements_of_what_was_not_received_are_violations() {
     };
     let (mut lane, a) = acknowledged();
     feed(&mut lane, a, &ack()).expect("what was said on a connection that was cut is said again");
-    let (mut lane, a) = acknowledged();
-    assert!(refusal(feed(&mut lane, a, &begin(&spec(3)))).contains("had the result before"));
+    let (mut lane, _) = acknowledged();
+    let (again, _) = lane.open(peer(0)).unwrap();
+    assert!(refusal(feed(&mut lane, again, &begin(&spec(3)))).contains("had the result before"));
     let (mut lane, a) = acknowledged();
     let early = of_tensor(5, 1, ack());
     assert!(refusal(feed(&mut lane, a, &early)).contains("cannot have received"), "another round");
@@ -365,4 +369,28 @@ fn a_peer_that_does_not_fit_the_job_is_refused_and_an_ended_job_frees_its_memory
     feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
     assert_eq!(lane.end_job(JobId(1)), [a, b]);
     assert!(lane.open(other).is_ok(), "nothing of the job is left");
+}
+
+#[test]
+fn a_round_is_begun_once_over_each_connection() {
+    let (mut lane, [a, _]) = lane_with_two();
+    feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+    let text = refusal(feed(&mut lane, a, &begin(&spec(3))));
+    assert!(text.contains("rank 0 began round 0 twice"), "{text}");
+    // A connection that was made anew knows nothing of it.
+    let (again, old) = lane.open(peer(0)).unwrap();
+    assert_eq!(old, Some(a));
+    feed(&mut lane, again, &begin(&spec(3))).unwrap();
+}
+
+#[test]
+fn no_peer_takes_the_place_of_the_client_in_the_lanes_process() {
+    let mut lane = Lane::new(LIMITS);
+    let own = lane.open_resident(peer(0)).unwrap();
+    let text = lane.open(peer(0)).expect_err("the rank is here");
+    assert!(text.contains("rank 0 is in this lane's process"), "{text}");
+    assert!(!lane.space(own).is_empty(), "its connection is open");
+    lane.open(peer(1)).unwrap();
+    let text = lane.open_resident(peer(1)).expect_err("the rank is elsewhere");
+    assert!(text.contains("rank 1 is in another process"), "{text}");
 }

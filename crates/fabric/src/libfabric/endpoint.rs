@@ -25,7 +25,7 @@ const NAME_BYTES: usize = 512;
 #[derive(Debug)]
 pub struct LibfabricEndpoint {
     library: &'static Library,
-    // In the order in which they are closed.
+    // In the order in which they are closed, but see `drop`.
     endpoint: Object<ffi::fid_ep>,
     regions: Vec<Region>,
     addresses: Object<ffi::fid_av>,
@@ -68,10 +68,31 @@ impl<T> Object<T> {
     }
 }
 
+impl<T> Object<T> {
+    /// Closes it now; it must not be used any more.
+    fn close(&mut self) {
+        let fid = self.fid();
+        if !fid.is_null() {
+            // SAFETY: every object begins with a `fid`, and is open until now.
+            unsafe { ((*(*fid).ops).close)(fid) };
+            self.0 = ptr::null_mut();
+        }
+    }
+}
+
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
-        // SAFETY: every object begins with a `fid`, and is open until now.
-        unsafe { ((*(*self.fid()).ops).close)(self.fid()) };
+        self.close();
+    }
+}
+
+impl Drop for LibfabricEndpoint {
+    fn drop(&mut self) {
+        // An endpoint to which regions are bound cannot be closed before them. What is under way
+        // may then fail; the pages stay until it is closed.
+        if self.mode().0 & ffi::FI_MR_ENDPOINT != 0 {
+            self.regions.iter_mut().for_each(|region| region.registration.close());
+        }
     }
 }
 
