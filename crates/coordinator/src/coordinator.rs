@@ -29,6 +29,9 @@ const TICK: Duration = Duration::from_millis(250);
 const MESSAGE_LIMIT: usize = 4 << 20;
 /// Sessions on one connection: a member opens one.
 const SESSIONS_PER_CONNECTION: u32 = 4;
+/// A member's system that answers nothing for so long is asked whether it is there: a session of a
+/// machine that has vanished would stay open.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long members may take to read their last events when the coordinator stops.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
 
@@ -94,7 +97,9 @@ impl Coordinator {
         ));
         let incoming = {
             let _context = runtime.enter();
-            TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true))
+            TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?)
+                .with_nodelay(Some(true))
+                .with_keepalive(Some(KEEPALIVE))
         };
         let (stop, stopped) = oneshot::channel();
         let serving = serve(server, shared.clone(), incoming, stopped);
@@ -191,7 +196,7 @@ async fn serve(
     incoming: TcpIncoming,
     stopped: oneshot::Receiver<()>,
 ) {
-    let clock = tokio::spawn(tick(shared.clone()));
+    let mut clock = tokio::spawn(tick(shared.clone()));
     let (stopping, stop_begins) = oneshot::channel::<()>();
     let signal = async move {
         // A dropped sender stops it as well.
@@ -209,6 +214,10 @@ async fn serve(
             tracing::error!(%error, "the coordinator's listener failed");
         },
         () = out_of_time => {}
+        // Without it, silent members would never be given up.
+        ended = &mut clock => if let Err(error) = ended {
+            tracing::error!(%error, "the coordinator's clock has stopped: it ends");
+        },
     }
     clock.abort();
 }

@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     greetings: Mutex<Shares>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Members of the largest job for whose sessions there is room.
+    /// Members for whose sessions there is room.
     room: AtomicU32,
 }
 
@@ -165,13 +165,18 @@ impl Shared {
     /// Makes room for the sessions of a member's job.
     fn make_room(&self, join: &sumpter_membership::Join) -> Result<(), String> {
         let Role::Worker { world_size, .. } = join.role else { return Ok(()) };
+        let (expected, open) = {
+            let state = self.state();
+            (state.registry.expected_beside(&join.job), state.sessions.len())
+        };
         // What is impossible is refused by the registry.
-        let sessions = world_size.min(MAX_WORLD).saturating_add(join.expected_servers);
+        let own = world_size.min(MAX_WORLD).saturating_add(join.expected_servers);
+        let sessions = own.saturating_add(u32::try_from(expected).unwrap_or(u32::MAX));
         if sessions <= self.room.load(Ordering::Relaxed) {
             return Ok(());
         }
         let what = format!("the coordinator's sessions with a job of {world_size} workers");
-        make_room_for_files(u64::from(sessions), &what)?;
+        make_room_for_files(u64::from(sessions).saturating_sub(open as u64), &what)?;
         self.room.fetch_max(sessions, Ordering::Relaxed);
         Ok(())
     }
@@ -513,7 +518,8 @@ impl Reader {
             let input = match message {
                 Ok(Some(MemberMessage { body: Some(FromMember::TracePiece(piece)) })) => {
                     self.shared.pass_on_trace(id, piece);
-                    continue;
+                    // Its heartbeats wait behind a long trace.
+                    Input::Alive(id)
                 }
                 Ok(Some(message)) => match self.shared.timed(id, message) {
                     Ok(message) => Input::Message(id, message),

@@ -97,6 +97,9 @@ pub enum NodeError {
         /// What the operating system says.
         source: std::io::Error,
     },
+    /// A bug: what must not end has ended.
+    #[error("{0}")]
+    Internal(String),
     /// The caller asked to stop waiting.
     #[error("interrupted")]
     Interrupted,

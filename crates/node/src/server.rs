@@ -1,6 +1,6 @@
 //! A summation server: one event loop per lane, and a session with the coordinator.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use sumpter_membership::{LaneView, MemberEvent, Serves};
 use sumpter_types::{JobId, Role, StatusReport};
 
 use crate::cluster::interfaces::Interfaces;
-use crate::cluster::lanes::make_room_on_server;
+use crate::cluster::lanes::{connections_on_server, make_room_on_server};
 use crate::cluster::numa::{cores_near, cores_of_lanes, pin};
 use crate::command::Command;
 use crate::error::NodeError;
@@ -232,6 +232,11 @@ fn attend(
             }
             (false, _) => {}
         }
+        // It is to be in no plan any more: jobs would wait for that lane each time.
+        if let Some(lane) = lanes.threads.iter().position(JoinHandle::is_finished) {
+            let what = format!("lane {lane} of this server has ended, see its error above");
+            return End::Failed(NodeError::Internal(what));
+        }
         slices += 1;
         if slices % SLICES_A_REPORT == 0 {
             member.report(total(&lanes.remotes));
@@ -240,7 +245,8 @@ fn attend(
 }
 
 fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) + Send + 'static {
-    let mut jobs = BTreeSet::new();
+    // The connections of each.
+    let mut jobs = BTreeMap::new();
     move |event| {
         let tell = |event: &MemberEvent| {
             for remote in &remotes {
@@ -249,12 +255,16 @@ fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) 
         };
         let end = match &event {
             MemberEvent::JobStarted(view) => {
-                if let Err(what) = make_room_on_server(view, remotes.len()) {
-                    let _ = news.send(News::Ended(End::Failed(NodeError::Start(what))));
-                    return;
+                let needed = connections_on_server(view, remotes.len());
+                let known = jobs.insert(view.job, needed);
+                // Those of the epoch before may still be open. Workers that cannot connect go on
+                // without this server; it is others' as well.
+                let more = needed.saturating_sub(known.unwrap_or_default());
+                if let Err(what) = make_room_on_server(view, remotes.len(), more) {
+                    tracing::error!("{what}");
                 }
                 let (name, workers, epoch) = (&view.name, view.workers.len(), view.epoch);
-                if jobs.insert(view.job) {
+                if known.is_none() {
                     tracing::info!(target: NOTICE, "summing for job '{name}' of {workers} workers");
                 } else {
                     tracing::info!(%epoch, "job '{name}' has other servers");
@@ -280,7 +290,7 @@ fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) 
             }
             MemberEvent::CoordinatorLost { message } | MemberEvent::GivenUp { message } => {
                 // The next coordinator knows nothing of these.
-                for job in std::mem::take(&mut jobs) {
+                for job in std::mem::take(&mut jobs).into_keys() {
                     tell(&MemberEvent::JobEnded { job });
                 }
                 End::Lost(message.clone())

@@ -67,7 +67,7 @@ pub fn from_node(py: Python<'_>, error: NodeError) -> PyErr {
         NodeError::Timeline { path, source } | NodeError::TraceFile { path, source } => {
             PyOSError::new_err((source.raw_os_error().unwrap_or_default(), text, path))
         }
-        NodeError::Interrupted => SumpterError::new_err(text),
+        NodeError::Interrupted | NodeError::Internal(_) => SumpterError::new_err(text),
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Input {
     Join(MemberId, Box<Join>),
     /// A member said something.
     Message(MemberId, Message),
+    /// A member sent something else than a message, such as a piece of a trace: it lives.
+    Alive(MemberId),
     /// A member said what no member may say.
     Violation(MemberId, String),
     /// A member's stream ended, with what was noticed.

@@ -87,6 +87,7 @@ impl Registry {
         match input {
             Input::Join(member, join) => self.join(now, member, *join),
             Input::Message(member, message) => self.message(now, member, message),
+            Input::Alive(member) => _ = self.members.heard(now, member),
             Input::Violation(member, what) => {
                 let message = format!("the coordinator was sent what it does not take: {what}");
                 self.dismiss(member, FatalKind::Protocol, message, what);
@@ -113,6 +114,14 @@ impl Registry {
     #[must_use]
     pub fn finished(&self) -> bool {
         self.finished
+    }
+
+    /// How many members there are, once all workers of all jobs but this one have joined.
+    #[must_use]
+    pub fn expected_beside(&self, job: &str) -> usize {
+        let others = self.jobs.iter().filter(|(name, _)| *name != job);
+        let workers: usize = others.map(|(_, job)| job.world_size as usize).sum();
+        workers + self.members.servers().count()
     }
 
     /// Whether there is no worker.

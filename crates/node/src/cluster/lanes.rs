@@ -76,17 +76,26 @@ pub(crate) fn make_room(view: &ClusterView) -> Result<(), String> {
     make_room_for_files(connections as u64, &what)
 }
 
-/// The same of a server with so many lanes, to each of which every worker connects.
+/// The connections of a job's workers to a server with so many lanes: each worker connects to each.
+pub(crate) fn connections_on_server(view: &ClusterView, lanes: usize) -> usize {
+    view.living().count() * lanes * view.loops() as usize
+}
+
+/// Makes room on a server with so many lanes for `more` connections of a job's workers.
 ///
 /// # Errors
 /// As above.
-pub(crate) fn make_room_on_server(view: &ClusterView, lanes: usize) -> Result<(), String> {
+pub(crate) fn make_room_on_server(
+    view: &ClusterView,
+    lanes: usize,
+    more: usize,
+) -> Result<(), String> {
     let (workers, loops) = (view.living().count(), view.loops() as usize);
     let mut what = format!("the connections of {workers} workers to a server's {lanes} lanes");
     if loops > 1 {
         what += &format!(", from {loops} event loops each (io_threads),");
     }
-    make_room_for_files((workers * lanes * loops) as u64, &what)
+    make_room_for_files(more as u64, &what)
 }
 
 /// A lane in words: whose it is, and where.

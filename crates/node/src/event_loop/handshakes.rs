@@ -112,7 +112,7 @@ impl EventLoop {
                 socket.phase = Phase::ToLane(to);
                 if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
                     socket.away = run.is_away(to.lane);
-                    run.dials().succeeded(to.lane);
+                    run.dials().succeeded(to.lane, Instant::now());
                     run.client().connected(to.lane);
                 }
                 if self.server_hubs.get_mut(to.job).is_some() {
@@ -121,11 +121,16 @@ impl EventLoop {
                 self.advance(index);
             }
             Err(error) => {
+                let shared = socket.is_shared();
                 self.sockets.remove(index);
                 if let GreetError::Link(error) = &error {
                     self.judge_path(to, error);
                 }
-                self.dial_failed(to, &error.to_string(), error.is_permanent());
+                if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
+                    run.dials().avoid_sharing(to.lane, shared);
+                }
+                // Another process than the lane may have answered.
+                self.dial_failed(to, &error.to_string(), error.is_permanent() && !shared);
             }
         }
     }

@@ -237,6 +237,7 @@ impl EventLoop {
         let placed = placed && run.dials().may_place(lane);
         let hello = (Hello { placed, ..run.hello(lane) }, run.key());
         let shared = self.config.local_link == LocalLink::Shm && !run.is_away(lane);
+        let shared = shared && run.dials().may_share(lane);
         let way = Way {
             path,
             beside: shared.then(|| run.address(lane)),
@@ -285,9 +286,13 @@ impl EventLoop {
                 continue;
             }
             let Some(socket) = self.sockets.remove(index) else { continue };
+            let shared = socket.is_shared();
             if let Phase::Dialing { to, .. } = socket.phase {
                 if let Some(run) = user(&mut self.worker_side, &mut self.server_hubs, to.job) {
-                    run.dials().avoid_path(to.lane);
+                    run.dials().avoid_sharing(to.lane, shared);
+                    if !shared {
+                        run.dials().avoid_path(to.lane);
+                    }
                 }
                 self.dial_failed(to, "no answer", false);
             }
@@ -647,7 +652,9 @@ impl EventLoop {
                 (deadline, moved) = (Instant::now() + linger, self.report.counters.moved());
             }
             let lane = &self.lane_side.lane;
-            let done = lane.is_drained() && !(serves && lane.is_expected());
+            let run = self.worker_side.run().filter(|_| serves);
+            let may = |tensor, rank| run.is_some_and(|run| run.may_begin(tensor, rank));
+            let done = lane.is_drained() && !lane.is_expected(may);
             if done && !said_goodbye {
                 said_goodbye = true;
                 let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));

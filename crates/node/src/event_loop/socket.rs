@@ -40,7 +40,15 @@ pub(crate) struct Socket {
     pub peer: String,
 }
 
+/// What a process with which memory is shared is called in messages: it has no address.
+pub(crate) const LOCAL_PEER: &str = "a process of this machine";
+
 impl Socket {
+    /// Whether it leads to a process with which memory is shared.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.peer == LOCAL_PEER
+    }
+
     /// Whether a way to place bytes is being tried, after the handshake.
     pub(crate) fn is_settling(&self) -> bool {
         let through = matches!(self.phase, Phase::ToLane(_) | Phase::FromWorker(_));

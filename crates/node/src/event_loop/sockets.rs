@@ -16,7 +16,7 @@ use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
 use crate::cluster::paths::{NetworkPath, Sources};
 use crate::event_loop::greeting::Greeting;
-use crate::event_loop::socket::{Phase, Socket, ToLane};
+use crate::event_loop::socket::{LOCAL_PEER, Phase, Socket, ToLane};
 use crate::fabric::PlacedNetwork;
 use crate::join::Listeners;
 
@@ -40,9 +40,6 @@ const SETTLING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Less would not be worth a packet. TCP links raise it to two segments.
 const LEAST_WINDOW_BYTES: u32 = 8 << 10;
-
-/// What a process of this machine is called in messages: it has no address.
-const LOCAL_PEER: &str = "a process of this machine";
 
 #[derive(Debug)]
 pub(crate) struct Sockets {

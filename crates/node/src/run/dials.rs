@@ -17,6 +17,8 @@ struct Dial {
     socket: Option<usize>,
     retry_at: Option<Instant>,
     failing_since: Option<Instant>,
+    /// Since when there is a connection.
+    connected_at: Option<Instant>,
     pause: Option<Duration>,
     /// Paths that carried nothing since the last connection.
     silent: usize,
@@ -30,6 +32,8 @@ struct Dial {
     ended: bool,
     /// Bytes could not be placed there.
     plain: bool,
+    /// The last attempt was by shared memory, and failed.
+    apart: bool,
 }
 
 impl Dials {
@@ -54,7 +58,8 @@ impl Dials {
 
     /// Since when a lane could not be connected to.
     pub(crate) fn failing_since(&self, lane: ConnId) -> Option<Instant> {
-        self.0[lane.0].failing_since
+        let Dial { failing_since, connected_at, .. } = self.0[lane.0];
+        failing_since.filter(|_| connected_at.is_none())
     }
 
     /// Whether a lane is neither connected nor about to be, and may be.
@@ -99,21 +104,38 @@ impl Dials {
         !self.0[lane.0].plain
     }
 
+    /// An attempt failed that was `by_memory`, or over the network: the next one is not. Any process
+    /// of a machine may listen where a lane's neighbours look for it.
+    pub(crate) fn avoid_sharing(&mut self, lane: ConnId, by_memory: bool) {
+        self.0[lane.0].apart = by_memory;
+    }
+
+    /// Whether the next attempt may be by shared memory.
+    pub(crate) fn may_share(&self, lane: ConnId) -> bool {
+        !self.0[lane.0].apart
+    }
+
     /// A lane is dialed on this socket.
     pub(crate) fn opened(&mut self, lane: ConnId, socket: usize) {
         self.0[lane.0].socket = Some(socket);
     }
 
     /// A lane has accepted the connection.
-    pub(crate) fn succeeded(&mut self, lane: ConnId) {
+    pub(crate) fn succeeded(&mut self, lane: ConnId, now: Instant) {
         let dial = &mut self.0[lane.0];
-        let Dial { socket, path, paths, plain, .. } = *dial;
-        *dial = Dial { socket, path, paths, plain, ..Dial::default() };
+        (dial.retry_at, dial.connected_at) = (None, Some(now));
+        (dial.silent, dial.moved) = (0, false);
     }
 
-    /// The connection could not be made or broke: dial again after a pause.
+    /// The connection could not be made or broke: dial again after a pause. One that breaks as soon
+    /// as it is made has failed, too.
     pub(crate) fn postpone(&mut self, lane: ConnId, now: Instant) {
         let dial = &mut self.0[lane.0];
+        let connected_at = dial.connected_at.take();
+        let lasted = |since| now.saturating_duration_since(since) >= LAST_PAUSE;
+        if connected_at.is_some_and(lasted) {
+            (dial.pause, dial.failing_since) = (None, None);
+        }
         dial.socket = None;
         dial.failing_since.get_or_insert(now);
         let pause = dial.pause.map_or(FIRST_PAUSE, |p| (p * 2).min(LAST_PAUSE));
@@ -156,10 +178,28 @@ mod tests {
         assert_eq!(dials.failing_since(lane), Some(start));
         dials.begin(lane, 1);
         dials.opened(lane, 7);
-        dials.succeeded(lane);
+        dials.succeeded(lane, start);
         assert_eq!((dials.socket(lane), dials.failing_since(lane)), (Some(7), None));
-        dials.postpone(lane, start);
-        assert_eq!(dials.next_deadline(), Some(start + FIRST_PAUSE));
+        let later = start + LAST_PAUSE;
+        dials.postpone(lane, later);
+        assert_eq!(dials.next_deadline(), Some(later + FIRST_PAUSE));
+        assert_eq!(dials.failing_since(lane), Some(later));
+    }
+
+    #[test]
+    fn a_connection_that_breaks_at_once_is_a_failure_like_one_that_cannot_be_made() {
+        let (lane, start) = (ConnId(0), Instant::now());
+        let mut dials = Dials::new(1);
+        let mut now = start;
+        for _ in 0..20 {
+            dials.postpone(lane, now);
+            assert_eq!(dials.failing_since(lane), Some(start));
+            now = dials.next_deadline().expect("a pause");
+            dials.begin(lane, 1);
+            dials.opened(lane, 7);
+            dials.succeeded(lane, now);
+        }
+        assert!(now - start > 10 * LAST_PAUSE, "the pauses grow");
     }
 
     #[test]
@@ -197,7 +237,7 @@ mod tests {
         // What has worked is kept.
         assert_eq!(dials.begin(lane, 2), 1);
         dials.opened(lane, 7);
-        dials.succeeded(lane);
+        dials.succeeded(lane, now);
         assert_eq!(dials.begin(lane, 2), 1);
         // Both in a row carry nothing.
         dials.avoid_path(lane);

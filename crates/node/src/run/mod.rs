@@ -530,23 +530,30 @@ impl WorkerRun {
             .then(|| format!("rank {rank} has left the job, but '{name}' waits for it"))
     }
 
+    /// Whether another worker may still begin a round that this one has: not one of a name that has
+    /// failed, which fails on all, and no worker that has left.
+    pub(crate) fn may_begin(&self, tensor: TensorId, rank: Rank) -> bool {
+        self.table.request(tensor).is_some() && self.left.iter().all(|(left, _)| *left != rank)
+    }
+
     /// The first to leave of those that operations under way need: others that leave after it
     /// give it no more time.
     fn needed_leaver(&self) -> Option<Leaver<'_>> {
         if self.left.is_empty() || self.over.is_some() {
             return None;
         }
-        let leaver = |(rank, since): (Rank, Instant), name| {
-            let missing_from = self.last_progress.max(since) + self.patience;
+        let leaver = |(rank, left): (Rank, Instant), name, begun: Instant| {
+            let missing_from = self.last_progress.max(left).max(begun) + self.patience;
             Leaver { rank, name, missing_from }
         };
-        let running = self.left.iter().find_map(|left| {
-            let needing = self.running.values().find(|r| self.needs(r.tensor, left.0))?;
-            Some(leaver(*left, self.name(needing.tensor)?))
-        });
-        running.or_else(|| {
-            let (name, _) = self.table.waiting().next()?;
-            Some(leaver(*self.left.first()?, name))
+        self.left.iter().find_map(|left| {
+            let needing = |running: &&Running| self.needs(running.tensor, left.0);
+            if let Some(Running { tensor, since, .. }) = self.running.values().find(needing) {
+                return Some(leaver(*left, self.name(*tensor)?, *since));
+            }
+            // What waits for its number has begun nowhere yet.
+            let (spec, asked) = self.table.waiting().find(|(spec, _)| is_member(spec, left.0))?;
+            Some(leaver(*left, &spec.name, asked.since))
         })
     }
 }

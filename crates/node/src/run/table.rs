@@ -257,11 +257,11 @@ impl Table {
         all.into_iter().map(named).collect()
     }
 
-    /// What waits for the coordinator, with the tensors' names.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&String, &Submission)> {
+    /// What waits for the coordinator, with the tensors as they were declared.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&TensorSpec, &Submission)> {
         let names = if self.waiting == 0 { &[] } else { self.names.as_slice() };
         let waiting = names.iter().flat_map(|name| &name.waiting);
-        waiting.map(|(id, submission)| (&self.declarations[id.0 as usize].spec.name, submission))
+        waiting.map(|(id, submission)| (&self.declarations[id.0 as usize].spec, submission))
     }
 
     /// How many operations wait for the coordinator.

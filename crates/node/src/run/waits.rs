@@ -20,7 +20,7 @@ impl WorkerRun {
             Some((r.since, r.round, name, &r.tag, Some(r.tensor)))
         });
         let asked = self.table.waiting();
-        let asked = asked.map(|(name, s)| (s.since, 0, name, &s.tag, None));
+        let asked = asked.map(|(spec, s)| (s.since, 0, &spec.name, &s.tag, None));
         let mut all: Vec<_> = running.chain(asked).collect();
         all.sort_by_key(|op| (op.0, op.2));
         all.truncate(limit);

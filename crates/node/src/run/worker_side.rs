@@ -56,6 +56,8 @@ pub(crate) struct WorkerSide {
     place: LoopPlace,
     start: Option<StartSignal>,
     member: Option<Arc<Member>>,
+    /// What this worker had when it was suspended, until it is known to whom to say it.
+    unsent: Option<(Epoch, Vec<u8>)>,
     run: Option<WorkerRun>,
     /// The plan of all loops, of which the run's has what is this loop's.
     plan: ClusterView,
@@ -73,6 +75,7 @@ impl WorkerSide {
             place: place.unwrap_or_else(|| LoopPlace::all(1).swap_remove(0)),
             start,
             member: None,
+            unsent: None,
             run: None,
             plan: ClusterView::default(),
             subscriptions: Subscriptions::default(),
@@ -95,6 +98,10 @@ impl WorkerSide {
 
     /// The session with the coordinator is there.
     pub(crate) fn joined(&mut self, member: Arc<Member>) {
+        // The plan may have changed before this loop was told of the session.
+        if let Some((epoch, progress)) = self.unsent.take() {
+            member.progress(epoch, progress);
+        }
         self.member = Some(member);
     }
 
@@ -568,8 +575,9 @@ impl WorkerSide {
         self.actions.push_back(Action::CloseDials);
         self.actions.push_back(Action::Close(lane_side.end_job(job)));
         let of_all = self.place.collect(epoch, progress::encode(&progress));
-        if let (Some(of_all), Some(member)) = (of_all, &self.member) {
-            member.progress(epoch, progress::join(of_all));
+        match (of_all.map(progress::join), &self.member) {
+            (Some(progress), Some(member)) => member.progress(epoch, progress),
+            (progress, _) => self.unsent = progress.map(|progress| (epoch, progress)),
         }
     }
 

@@ -2,13 +2,17 @@
 //! allowed as many open files as there may be connections.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
 
 use sumpter_config::make_room_for_files;
 use sumpter_coordinator::drain;
 use sumpter_membership::ClusterView;
 use sumpter_node::{NodeError, OpError, Worker};
+use sumpter_transport::unix_listen;
 use sumpter_types::Epoch;
 use sumpter_wire::Token;
 
@@ -128,4 +132,33 @@ fn joins_with_few_files() {
         Err(NodeError::Start(text)) => println!("{text}"),
         other => panic!("{:?}", other.map(|_| "it joined")),
     }
+}
+
+#[test]
+fn a_process_that_listens_in_place_of_a_lane_keeps_no_worker_from_it() {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = free.expect("a free port");
+    // Where the lane's neighbours look for it. It has something to say to each, or nothing.
+    let squatter = unix_listen(address).expect("a free name");
+    thread::spawn(move || {
+        let mut held = Vec::new();
+        loop {
+            match squatter.accept() {
+                Ok((mut stream, _)) if held.is_empty() => {
+                    let _ = stream.write_all(&[0x55; 4096]);
+                    held.push(stream);
+                }
+                Ok((stream, _)) => held.push(stream),
+                Err(_) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    });
+    let port = address.port().to_string();
+    let job = Job::start_with(1, &[("lanes", "1"), ("machine", "one"), ("port", &port)]);
+    job.run_on(&["one", "one"], &[], |worker| {
+        sum(worker, "first", 100_000);
+        sum(worker, "second", 100_000);
+        assert_eq!(worker.stats().counters["pauses"], 0.0, "the server is not suspected");
+    });
+    job.finish();
 }

@@ -6,6 +6,7 @@ mod harness;
 mod idle;
 mod interfaces;
 mod lanes;
+mod leaving;
 mod loops;
 mod machines;
 mod servers;

@@ -40,6 +40,33 @@ fn a_silent_worker_is_given_up_and_told_so_should_it_come_back() {
 }
 
 #[test]
+fn a_worker_whose_heartbeats_wait_behind_a_trace_is_alive() {
+    let mut world = World::new();
+    let workers = world.started(2);
+    world.alive.retain(|m| *m != workers[1]);
+    for _ in 0..5 {
+        world.pass(Duration::from_secs(3));
+        world.step(Input::Alive(workers[1]));
+    }
+    assert_eq!(world.told(workers[0]), []);
+    world.pass(Duration::from_millis(4250));
+    assert_eq!(world.told_one(workers[0]), lost(1, "no heartbeat for 4.2 s"));
+}
+
+#[test]
+fn workers_that_have_not_joined_yet_are_expected() {
+    let mut world = World::new();
+    assert_eq!(world.registry.expected_beside("job"), 0);
+    world.started(2);
+    world.join(server("cpu"));
+    let first = world.join(Join { job: "other".to_owned(), ..worker(0, 5) });
+    assert_eq!(world.registry.expected_beside("third"), 2 + 5 + 1);
+    assert_eq!(world.registry.expected_beside("other"), 2 + 1);
+    world.close(first);
+    assert_eq!(world.registry.expected_beside("third"), 2 + 1);
+}
+
+#[test]
 fn a_member_may_ask_for_less_patience() {
     let mut world = World::new();
     let quick = Join { peer_timeout: Duration::from_secs(1), ..worker(1, 2) };
