@@ -285,9 +285,9 @@ impl Job {
         let late = partition.awaited(ChunkPlace { slot, chunk });
         let late = late.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
         Err(format!(
-            "{late} is late, and what others have sent of sums in the order of ranks takes {} bytes \
-             of a lane's memory, more than the {} of the job's sums (max_job_bytes, or the job's \
-             quota): raise that, add servers, or do without `deterministic`",
+            "{late} is late, and what others have sent of sums in the order of ranks takes {} \
+             bytes of a lane's memory, more than the {} of the job's sums (max_job_bytes, or the \
+             job's quota): raise that, add servers, or do without `deterministic`",
             self.held, self.limits.max_bytes
         ))
     }

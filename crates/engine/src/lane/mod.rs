@@ -184,7 +184,7 @@ impl Lane {
                  (max_connections)"
             ));
         }
-        // A member of the job may claim any rank, but not put itself in the place of the client here.
+        // A member of the job may claim any rank, but not take the place of the client here.
         let known = job.children[peer.rank.0 as usize].and_then(|id| self.conns[id.0].as_ref());
         if known.is_some_and(|known| known.resident.is_some() != resident) {
             let place = if resident { "in another process" } else { "in this lane's process" };

@@ -158,8 +158,8 @@ impl Partition {
         self.slots[slot].complete(&self.spec, self.members.len())
     }
 
-    /// Whether a result is here, that of a broadcast, for which a receiver has not asked yet, one of
-    /// those who `may`.
+    /// Whether a result is here, that of a broadcast, for which a receiver has not asked yet, one
+    /// that `may`.
     pub(super) fn is_expected(&self, may: impl Fn(Rank) -> bool) -> bool {
         let finished = |slot: &&Slot| slot.round.is_some() && slot.finished == self.spec.chunks();
         self.slots.iter().filter(finished).any(|slot| {

@@ -104,8 +104,8 @@ impl Dials {
         !self.0[lane.0].plain
     }
 
-    /// An attempt failed that was `by_memory`, or over the network: the next one is not. Any process
-    /// of a machine may listen where a lane's neighbours look for it.
+    /// An attempt failed that was `by_memory`, or over the network: the next one is not. Any
+    /// process of a machine may listen where a lane's neighbours look for it.
     pub(crate) fn avoid_sharing(&mut self, lane: ConnId, by_memory: bool) {
         self.0[lane.0].apart = by_memory;
     }
