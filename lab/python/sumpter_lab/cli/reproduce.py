@@ -26,7 +26,7 @@ EXAMPLE = (
 CasesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="CASE", help="Cases by name; none lists them.")
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Run every case; takes hours.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Run every case; takes about an hour.")]
 QuickOption = Annotated[
     bool,
     typer.Option(
