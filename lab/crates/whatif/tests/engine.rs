@@ -27,6 +27,12 @@ const ENGINE: [(u32, u32, u64, f64); 19] = [
     (8, 8, 16, 0.707),
 ];
 
+/// Links of this speed, with the credit that a worker has on them.
+fn case_of_links(bandwidth_gbps: f64) -> Case {
+    let credit_bytes = default_credit(Some(bandwidth_gbps));
+    Case { bandwidth_gbps, credit_bytes, ..Case::default() }
+}
+
 #[test]
 fn rounds_take_as_long_as_in_the_engine() {
     let mut errors = Vec::new();
@@ -35,7 +41,7 @@ fn rounds_take_as_long_as_in_the_engine() {
         let layers = vec![Layer { forward_s: None }];
         let profile = Profile::new(1.0, 0.0, layers, vec![tensor], None).unwrap();
         let architecture = Architecture::Sumpter;
-        let case = Case { workers, servers, architecture, bandwidth_gbps: 0.2, ..Case::default() };
+        let case = Case { workers, servers, architecture, ..case_of_links(0.2) };
         let model_s = simulate(&profile, &case).unwrap().overhead_s;
         let error = model_s / engine_s - 1.0;
         println!(
@@ -81,7 +87,7 @@ fn rounds_in_racks_take_as_long_as_in_the_engine() {
         let layers = vec![Layer { forward_s: None }];
         let profile = Profile::new(1.0, 0.0, layers, vec![tensor], None).unwrap();
         let (workers, architecture) = (machines.workers(), Architecture::Sumpter);
-        let case = Case { workers, architecture, bandwidth_gbps: 0.2, ..Case::default() };
+        let case = Case { workers, architecture, ..case_of_links(0.2) };
         let model_s = simulate_on(&profile, &machines, &case).unwrap().overhead_s;
         let error = model_s / engine_s - 1.0;
         println!(
