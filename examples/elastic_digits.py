@@ -3,9 +3,9 @@
     sumpter run -n 3 --min-workers 2 -- python examples/elastic_digits.py
     sumpter run -n 3 --min-workers 2 -- python examples/elastic_digits.py --kill
 
-With --kill a worker kills itself in the middle: the others go on from their last commit, a new
-one is started in its place and gets everything from them, if they are not done by then. The batch
-over all workers stays the same, so the run ends like one in which nothing happened.
+With --kill a worker kills itself in the middle: the others go on with the step that it took part
+in, a new one is started in its place and gets everything from them, if they are not done by then.
+The batch over all workers stays the same, so the run ends like one in which nothing happened.
 """
 
 import os

@@ -98,7 +98,7 @@ class Bayes(Search):
     """Bayesian optimisation with a Gaussian process over the logarithms of both sizes."""
 
     name = "bayes"
-    trials = 12  # groups of a search: with 10 iterations each, a tenth of the grid's
+    trials = 12  # groups of a search, of which the grid has 19
 
     def __init__(self) -> None:
         try:

@@ -48,9 +48,14 @@ impl EventLoop {
 
     fn admit(&mut self, index: usize, hello: &Hello) {
         let placed = hello.placed && self.sockets.network.is_some();
-        let verdict = match self.must_place() && !placed && self.lane_side.is_away(hello) {
-            true => Err("fabric = libfabric there, and this end places no bytes".to_owned()),
-            false => self.lane_side.open(hello),
+        let unplaced = self.must_place() && !placed && self.lane_side.is_away(hello);
+        let verdict = match () {
+            // A peer that is not leaving saw the end of its connection, and dials again.
+            () if self.said_goodbye => Err("this lane's process is leaving".to_owned()),
+            () if unplaced => {
+                Err("fabric = libfabric there, and this end places no bytes".to_owned())
+            }
+            () => self.lane_side.open(hello),
         };
         let Some(socket) = self.sockets.get(index) else { return };
         let Phase::Greeting(handshake) = &mut socket.phase else { return };

@@ -77,6 +77,8 @@ pub(crate) struct EventLoop {
     own: LaneView,
     report: Report,
     in_process_more: bool,
+    /// It leaves: what it had to send was sent, and nobody is let in any more.
+    said_goodbye: bool,
 }
 
 impl EventLoop {
@@ -107,6 +109,7 @@ impl EventLoop {
             own,
             report: Report::default(),
             in_process_more: false,
+            said_goodbye: false,
         };
         Ok((event_loop, Remote { sender, waker }))
     }
@@ -643,7 +646,6 @@ impl EventLoop {
         let last = Instant::now() + LAST_LINGER;
         let linger = patience(&self.config);
         let (mut deadline, mut moved) = (Instant::now() + linger, self.report.counters.moved());
-        let mut said_goodbye = false;
         // What the loop was woken for beside the command to leave: no event repeats it.
         self.serve(events);
         loop {
@@ -655,15 +657,15 @@ impl EventLoop {
             let run = self.worker_side.run().filter(|_| serves);
             let may = |tensor, rank| run.is_some_and(|run| run.may_begin(tensor, rank));
             let done = lane.is_drained() && !lane.is_expected(may);
-            if done && !said_goodbye {
-                said_goodbye = true;
+            if done && !self.said_goodbye {
+                self.said_goodbye = true;
                 let established = |p: &Phase| matches!(p, Phase::ToLane(_) | Phase::FromWorker(_));
                 for socket in self.sockets.iter_mut().filter(|s| established(&s.phase)) {
                     let _ = socket.link.finish_sending();
                 }
             }
             let left = deadline.min(last).saturating_duration_since(Instant::now());
-            if left.is_zero() || (said_goodbye && !self.lane_side.is_connected()) {
+            if left.is_zero() || (self.said_goodbye && !self.lane_side.is_connected()) {
                 return;
             }
             let pause = if self.is_busy() { Duration::ZERO } else { left };
