@@ -10,13 +10,15 @@ from sumpter._core.handles import AnyHandle, GroupHandle
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
 from sumpter._errors import UnsupportedError
-from sumpter.torch.collectives.adasum import adasum_async
+from sumpter.torch.collectives.adasum import ENDINGS, adasum_async
 from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.tensors import check_tensor
 
 # Of a call's name, by which the other ranks know what they wait for.
 _KIND = "allreduce"
+# Of a group of which Adasum makes one call.
+_GROUP = "grouped_allreduce"
 
 
 def allreduce(
@@ -33,7 +35,7 @@ def allreduce(
 
     Gradients flow through it. `average` is the old spelling of `op`.
     """
-    with Checking(_KIND, name, process_set):
+    with _checking(op, name, process_set):
         chosen, choice = choose_op(op, average), choose(compression)
         packed, context = choice.compressor.compress(check_tensor(tensor))
         reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
@@ -54,7 +56,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce into a new tensor."""
-    with Checking(_KIND, name, process_set):
+    with _checking(op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce(tensor, None, name, reduction, process_set)
 
@@ -84,7 +86,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce in place."""
-    with Checking(_KIND, name, process_set):
+    with _checking(op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce(tensor, tensor, name, reduction, process_set)
 
@@ -100,7 +102,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, which travel together. Gradients flow through."""
-    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+    with _checking_group(tensors, op, name, process_set):
         chosen, choice = choose_op(op, average), choose(compression)
         reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
         packed = [choice.compressor.compress(check_tensor(tensor)) for tensor in tensors]
@@ -123,7 +125,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces into new tensors."""
-    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+    with _checking_group(tensors, op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, False, name, reduction, process_set)
 
@@ -153,9 +155,25 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces in place."""
-    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+    with _checking_group(tensors, op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, True, name, reduction, process_set)
+
+
+def _checking(op: ReduceOp | None, name: str | None, process_set: ProcessSet) -> Checking:
+    endings = ENDINGS if op is Adasum else None
+    return Checking(_KIND, name, process_set, endings=endings)
+
+
+def _checking_group(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> Checking:
+    if op is Adasum:
+        return Checking(_GROUP, name, process_set, endings=ENDINGS)
+    return Checking(_KIND, name, process_set, lambda: numbered(len(tensors)))
 
 
 def _reduction(
@@ -194,7 +212,7 @@ def _reduce_group(
 ) -> GroupHandle:
     if reduction.op is Adasum:
         outputs = tensors if in_place else None
-        return adasum_async("grouped_allreduce", tensors, outputs, name, reduction, process_set)
+        return adasum_async(_GROUP, tensors, outputs, name, reduction, process_set)
 
     def begin(tensor: torch.Tensor, own: str | None) -> AnyHandle:
         return _reduce(tensor, tensor if in_place else None, own, reduction, process_set)
