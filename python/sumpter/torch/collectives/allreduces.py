@@ -1,8 +1,10 @@
 """Horovod's allreduce: alone and in groups, into new tensors and in place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from sumpter._calls.refusals import Checking, begin_each, numbered
 from sumpter._core.compression.choice import BY_SETTING, Choice
@@ -19,6 +21,9 @@ from sumpter.torch.tensors import check_tensor
 _KIND = "allreduce"
 # Of a group of which Adasum makes one call.
 _GROUP = "grouped_allreduce"
+
+# What backward() returns: one for each argument of forward(), None for what has none.
+Gradients = tuple[torch.Tensor | None, ...]
 
 
 def allreduce(
@@ -40,9 +45,9 @@ def allreduce(
         packed, context = choice.compressor.compress(check_tensor(tensor))
         reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
     if torch.is_grad_enabled() and packed.requires_grad:
-        reduced = _AllReduce.apply(packed, name, reduction, process_set)
+        reduced = _AllReduce.apply(packed, _KIND, name, reduction, process_set)
     else:
-        reduced = _reduce(packed, None, name, reduction, process_set).synchronize()
+        reduced = _reduce(_KIND, packed, None, name, reduction, process_set).synchronize()
     return choice.compressor.decompress(reduced, context)
 
 
@@ -58,7 +63,7 @@ def allreduce_async(
     """Starts an allreduce into a new tensor."""
     with _checking(op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce(tensor, None, name, reduction, process_set)
+    return _reduce(_KIND, tensor, None, name, reduction, process_set)
 
 
 def allreduce_(
@@ -88,7 +93,7 @@ def allreduce_async_(
     """Starts an allreduce in place."""
     with _checking(op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce(tensor, tensor, name, reduction, process_set)
+    return _reduce(_KIND, tensor, tensor, name, reduction, process_set)
 
 
 def grouped_allreduce(
@@ -190,6 +195,7 @@ def _reduction(
 
 
 def _reduce(
+    kind: str,
     tensor: torch.Tensor,
     output: torch.Tensor | None,
     name: str | None,
@@ -198,9 +204,9 @@ def _reduce(
 ) -> AnyHandle:
     if reduction.op is Adasum:
         outputs = None if output is None else [output]
-        group = adasum_async("allreduce", [tensor], outputs, name, reduction, process_set)
+        group = adasum_async(kind, [tensor], outputs, name, reduction, process_set)
         return GroupHandle([group], lambda results: results[0][0])
-    return reduce_async(_KIND, tensor, output, name, reduction, process_set=process_set)
+    return reduce_async(kind, tensor, output, name, reduction, process_set=process_set)
 
 
 def _reduce_group(
@@ -215,7 +221,7 @@ def _reduce_group(
         return adasum_async(_GROUP, tensors, outputs, name, reduction, process_set)
 
     def begin(tensor: torch.Tensor, own: str | None) -> AnyHandle:
-        return _reduce(tensor, tensor if in_place else None, own, reduction, process_set)
+        return _reduce(_KIND, tensor, tensor if in_place else None, own, reduction, process_set)
 
     return GroupHandle(begin_each(_KIND, name, process_set, tensors, begin))
 
@@ -225,19 +231,34 @@ def of_backward(name: str | None) -> str | None:
     return None if name is None else f"{name}.backward"
 
 
+def average_gradient(
+    kind: str, gradient: torch.Tensor, name: str | None, process_set: ProcessSet
+) -> torch.Tensor:
+    """The average of an operation's gradient over all ranks, through which gradients flow."""
+    return _AllReduce.apply(gradient, kind, of_backward(name), Reduction(), process_set)
+
+
 class _AllReduce(torch.autograd.Function):
-    """The gradient of a reduction is the same reduction of the gradient."""
+    """The gradient of a reduction is the same reduction of the gradient.
+
+    So is the gradient of that, for sums and averages. Of other reductions, which are not linear,
+    there is no second derivative.
+    """
 
     @staticmethod
-    def forward(ctx, tensor, name, reduction, process_set):
-        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
-        return _reduce(tensor, None, name, reduction, process_set).synchronize()
+    def forward(ctx, tensor, kind, name, reduction, process_set):
+        ctx.kind, ctx.name, ctx.reduction, ctx.process_set = kind, name, reduction, process_set
+        return _reduce(kind, tensor, None, name, reduction, process_set).synchronize()
 
     @staticmethod
     def backward(ctx, gradient):
-        name = of_backward(ctx.name)
-        handle = _reduce(gradient, None, name, ctx.reduction, ctx.process_set)
-        return handle.synchronize(), None, None, None
+        return _derivative(ctx, _reduce_gradient)(ctx, gradient)
+
+
+def _reduce_gradient(ctx: Any, gradient: torch.Tensor) -> Gradients:
+    name = of_backward(ctx.name)
+    reduced = _AllReduce.apply(gradient, ctx.kind, name, ctx.reduction, ctx.process_set)
+    return reduced, None, None, None, None
 
 
 class _GroupedAllReduce(torch.autograd.Function):
@@ -250,6 +271,15 @@ class _GroupedAllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        name = of_backward(ctx.name)
-        handle = _reduce_group(gradients, False, name, ctx.reduction, ctx.process_set)
-        return None, None, None, *handle.synchronize()
+        return _derivative(ctx, _reduce_gradients)(ctx, *gradients)
+
+
+def _reduce_gradients(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+    name = of_backward(ctx.name)
+    reduced = _GroupedAllReduce.apply(name, ctx.reduction, ctx.process_set, *gradients)
+    return None, None, None, *reduced
+
+
+def _derivative(ctx: Any, backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """What computes gradients: with gradients of their own, or an error for those."""
+    return backward if ctx.reduction.is_linear else once_differentiable(backward)
