@@ -95,7 +95,8 @@ def broadcast_async_(
 
     def finish() -> torch.Tensor:
         target = tensor.detach()
-        if not is_root and target.stride() != memory.stride():
+        # Also of a view that shows its memory negated or conjugated, which is no other in strides.
+        if not is_root and target.data_ptr() != memory.data_ptr():
             target.copy_(memory)
         return tensor
 
