@@ -38,7 +38,8 @@ class Checking:
     """Within it a call is checked: what is raised there is raised on all ranks of the set.
 
     The others get a MismatchError with this rank and the reason. Nothing of the call may begin
-    before the block ends. `parts` are looked at only if something is wrong.
+    before the block ends. `parts` are looked at only if something is wrong. `endings` are what the
+    names of the first rounds end with that the other ranks begin, where `kind` does not say.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Checking:
         name: str | None,
         process_set: ProcessSet = global_process_set,
         parts: Parts | Callable[[], Parts] = ONE,
+        endings: Sequence[str] | None = None,
     ) -> None:
         self._call = kind, name, process_set
-        self._parts = parts
+        self._parts, self._endings = parts, endings
 
     @classmethod
     def of(cls, collective: Collective, shapes: Iterable[Sequence[int | None]] = ()) -> Self:
@@ -69,7 +71,7 @@ class Checking:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, Exception):
-            refuse(*self._call, error, self._parts)
+            refuse(*self._call, error, self._parts, self._endings)
 
 
 def refuse(
@@ -78,6 +80,7 @@ def refuse(
     process_set: ProcessSet,
     error: Exception,
     parts: Parts | Callable[[], Parts] = ONE,
+    endings: Sequence[str] | None = None,
 ) -> None:
     """Says to the other ranks of a set that this one cannot make a call, as its error says.
 
@@ -96,7 +99,7 @@ def refuse(
         rounds = [
             names.refuse(
                 *(session, kind, None if name is None else f"{name}{path}", reason, process_set),
-                _endings(kind, ranks, rows),
+                _endings(kind, ranks, rows) if endings is None else endings,
             )
             for path, rows in known.items()
         ]

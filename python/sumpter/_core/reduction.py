@@ -40,6 +40,11 @@ class Reduction:
     rounding: Literal["floor", "trunc"] = "trunc"
     compression: Choice = UNCOMPRESSED
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether it has a derivative: sums and averages, but no minimum."""
+        return self.op in (Sum, Average)
+
 
 def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     """The reduction that `op` or its old spelling `average` asks for."""

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sumpter._calls import collective as kinds
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.memory import COMPRESSION, with_own, without_residuals
 from sumpter._core.handles import Handle
@@ -101,9 +103,10 @@ def broadcast_object(
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
     session = membership.current()
-    membership.check_root(session, root_rank)
-    is_root = session.rank == root_rank
-    pickled = pickle.dumps(obj) if is_root else b""
+    with Checking("object", name, process_set, endings=[".size"]):
+        membership.check_root(session, root_rank)
+        is_root = session.rank == root_rank
+        pickled = pickle.dumps(obj) if is_root else b""
     # A sum with the zeros of the others, since all of them must have arrived for it.
     identity = identify(session, "object", name, "int64", (1,), f"root {root_rank}", process_set)
     own = np.array([len(pickled)], dtype=np.int64)
@@ -134,7 +137,8 @@ def allgather_object(
 
     They travel as pickles, which are accepted from members of the authenticated job only.
     """
-    pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    with Checking(kinds.GATHER_ROWS, name, process_set):
+        pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     pieces = gather_async(pickled, name, process_set, list).synchronize()
     return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
 

@@ -140,7 +140,7 @@ def declare(name: str) -> int:
 
 
 class BytePSPushPull(torch.autograd.Function):
-    """The gradient of a push_pull is the push_pull of the gradient."""
+    """The gradient of a push_pull is the push_pull of the gradient, to any order."""
 
     @staticmethod
     def forward(ctx, tensor, average, name, version, priority, compression=BY_SETTING):
@@ -150,8 +150,10 @@ class BytePSPushPull(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         name = None if ctx.name is None else f"{ctx.name}.backward"
-        handle = _start(gradient, None, ctx.average, name, ctx.priority, ctx.compression)
-        return handle.synchronize(), None, None, None, None, None
+        reduced = BytePSPushPull.apply(
+            gradient, ctx.average, name, 0, ctx.priority, ctx.compression
+        )
+        return reduced, None, None, None, None, None
 
 
 class _Group:

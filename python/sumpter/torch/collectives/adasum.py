@@ -13,9 +13,11 @@ and gives its part of the result to all ranks. A rank sends and receives as much
 
 import zlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
+from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.handles import ChainedHandle, GroupHandle, Handle
 from sumpter._core.names import Identity, agree, identify
@@ -27,6 +29,9 @@ from sumpter.torch.devices import stream_context
 from sumpter.torch.tensors import check_carried, dtype_name, readable, start_round
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+# What the names of a call's first rounds end with, one for each element type that it has.
+ENDINGS = [f".{str(dtype).removeprefix('torch.')}.agree" for dtype in DTYPES]
 
 
 def adasum_async(
@@ -40,21 +45,25 @@ def adasum_async(
     """Starts combining each of `tensors` with the other ranks' into `outputs`, or new tensors.
 
     Tensors of one element type share their messages; each has coefficients of its own, computed
-    in float64. Raises UnsupportedError for elements that are not floating-point.
+    in float64. Raises UnsupportedError for elements that are not floating-point, on all ranks.
     """
-    packed = [_pack(tensor, reduction) for tensor in tensors]
+    # Of a part of a call that has begun the other ranks learn by that call.
+    checking = nullcontext()
+    if not isinstance(name, Identity):
+        checking = Checking(kind, name, process_set, endings=ENDINGS)
+    with checking:
+        packed = [_pack(tensor, reduction) for tensor in tensors]
     by_dtype: dict[torch.dtype, list[int]] = {}
     for index, (tensor, _) in enumerate(packed):
         by_dtype.setdefault(tensor.dtype, []).append(index)
+    identity = name
+    if not isinstance(identity, Identity):
+        identity = _identify(kind, name, [tensor for tensor, _ in packed], process_set)
     handles = []
     for indices in by_dtype.values():
         vectors = [packed[index][0] for index in indices]
-        identity = name
-        if isinstance(name, Identity):
-            identity = name.part(dtype_name(vectors[0]))
-        elif name is not None and len(by_dtype) > 1:
-            identity = f"{name}.{dtype_name(vectors[0])}"
-        handles.append(_Exchange(kind, vectors, identity, process_set).start())
+        part = identity.part(dtype_name(vectors[0]))
+        handles.append(_Exchange(vectors, part, process_set).start())
 
     def finish(combined: list[list[torch.Tensor]]) -> list[torch.Tensor]:
         results: list[torch.Tensor] = list(tensors)
@@ -100,29 +109,13 @@ class _Exchange:
     """The messages of one group of tensors of one element type."""
 
     def __init__(
-        self,
-        kind: str,
-        tensors: list[torch.Tensor],
-        name: str | Identity | None,
-        process_set: ProcessSet,
+        self, tensors: list[torch.Tensor], identity: Identity, process_set: ProcessSet
     ) -> None:
         self._session, self._ranks = membership.current(), members(process_set)
         self._own = self._ranks.index(self._session.rank)
         self._shapes = [tensor.shape for tensor in tensors]
         self._flat = torch.cat([readable(tensor).reshape(-1) for tensor in tensors])
-        self._identity = name
-        if not isinstance(name, Identity):
-            described = zlib.crc32(str([tuple(shape) for shape in self._shapes]).encode())
-            detail = f"adasum of {len(tensors)}, {described:08x}"
-            self._identity = identify(
-                self._session,
-                kind,
-                name,
-                dtype_name(self._flat),
-                self._flat.shape,
-                detail,
-                process_set,
-            )
+        self._identity = identity
         ends = [len(part) for part in self._flat.tensor_split(len(self._ranks))]
         start = sum(ends[: self._own])
         self._lengths = _overlaps(self._shapes, start, start + ends[self._own])
@@ -218,6 +211,19 @@ def _pack(tensor: torch.Tensor, reduction: Reduction) -> tuple[torch.Tensor, obj
             "floating-point type"
         )
     return reduction.compression.compressor.compress(scale(tensor.detach(), reduction.prescale))
+
+
+def _identify(
+    kind: str, name: str | None, packed: list[torch.Tensor], process_set: ProcessSet
+) -> Identity:
+    """What all ranks must have alike: how many tensors, their shapes and element types."""
+    words = [dtype_name(tensor) for tensor in packed]
+    forms = [(word, tuple(tensor.shape)) for word, tensor in zip(words, packed, strict=True)]
+    mark = f"{zlib.crc32(str(forms).encode()):08x}"
+    dtype, elements = "+".join(dict.fromkeys(words)), sum(tensor.numel() for tensor in packed)
+    detail = f"adasum of {len(packed)}, {mark}"
+    session = membership.current()
+    return identify(session, kind, name, dtype, (elements,), detail, process_set)
 
 
 def _overlaps(shapes: list[torch.Size], start: int, stop: int) -> list[int]:

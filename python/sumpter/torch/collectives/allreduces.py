@@ -1,8 +1,10 @@
 """Horovod's allreduce: alone and in groups, into new tensors and in place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from sumpter._calls.refusals import Checking, begin_each, numbered
 from sumpter._core.compression.choice import BY_SETTING, Choice
@@ -10,13 +12,18 @@ from sumpter._core.handles import AnyHandle, GroupHandle
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Adasum, ReduceOp, Reduction, choose_op
 from sumpter._errors import UnsupportedError
-from sumpter.torch.collectives.adasum import adasum_async
+from sumpter.torch.collectives.adasum import ENDINGS, adasum_async
 from sumpter.torch.collectives.reduction import reduce_async
 from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.tensors import check_tensor
 
 # Of a call's name, by which the other ranks know what they wait for.
 _KIND = "allreduce"
+# Of a group of which Adasum makes one call.
+_GROUP = "grouped_allreduce"
+
+# What backward() returns: one for each argument of forward(), None for what has none.
+Gradients = tuple[torch.Tensor | None, ...]
 
 
 def allreduce(
@@ -33,14 +40,14 @@ def allreduce(
 
     Gradients flow through it. `average` is the old spelling of `op`.
     """
-    with Checking(_KIND, name, process_set):
+    with _checking(op, name, process_set):
         chosen, choice = choose_op(op, average), choose(compression)
         packed, context = choice.compressor.compress(check_tensor(tensor))
         reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
     if torch.is_grad_enabled() and packed.requires_grad:
-        reduced = _AllReduce.apply(packed, name, reduction, process_set)
+        reduced = _AllReduce.apply(packed, _KIND, name, reduction, process_set)
     else:
-        reduced = _reduce(packed, None, name, reduction, process_set).synchronize()
+        reduced = _reduce(_KIND, packed, None, name, reduction, process_set).synchronize()
     return choice.compressor.decompress(reduced, context)
 
 
@@ -54,9 +61,9 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce into a new tensor."""
-    with Checking(_KIND, name, process_set):
+    with _checking(op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce(tensor, None, name, reduction, process_set)
+    return _reduce(_KIND, tensor, None, name, reduction, process_set)
 
 
 def allreduce_(
@@ -84,9 +91,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Starts an allreduce in place."""
-    with Checking(_KIND, name, process_set):
+    with _checking(op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
-    return _reduce(tensor, tensor, name, reduction, process_set)
+    return _reduce(_KIND, tensor, tensor, name, reduction, process_set)
 
 
 def grouped_allreduce(
@@ -100,7 +107,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, which travel together. Gradients flow through."""
-    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+    with _checking_group(tensors, op, name, process_set):
         chosen, choice = choose_op(op, average), choose(compression)
         reduction = _reduction(chosen, prescale_factor, postscale_factor, choice)
         packed = [choice.compressor.compress(check_tensor(tensor)) for tensor in tensors]
@@ -123,7 +130,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces into new tensors."""
-    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+    with _checking_group(tensors, op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, False, name, reduction, process_set)
 
@@ -153,9 +160,25 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Starts allreduces in place."""
-    with Checking(_KIND, name, process_set, lambda: numbered(len(tensors))):
+    with _checking_group(tensors, op, name, process_set):
         reduction = _reduction(choose_op(op, average), prescale_factor, postscale_factor)
     return _reduce_group(tensors, True, name, reduction, process_set)
+
+
+def _checking(op: ReduceOp | None, name: str | None, process_set: ProcessSet) -> Checking:
+    endings = ENDINGS if op is Adasum else None
+    return Checking(_KIND, name, process_set, endings=endings)
+
+
+def _checking_group(
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> Checking:
+    if op is Adasum:
+        return Checking(_GROUP, name, process_set, endings=ENDINGS)
+    return Checking(_KIND, name, process_set, lambda: numbered(len(tensors)))
 
 
 def _reduction(
@@ -172,6 +195,7 @@ def _reduction(
 
 
 def _reduce(
+    kind: str,
     tensor: torch.Tensor,
     output: torch.Tensor | None,
     name: str | None,
@@ -180,9 +204,9 @@ def _reduce(
 ) -> AnyHandle:
     if reduction.op is Adasum:
         outputs = None if output is None else [output]
-        group = adasum_async("allreduce", [tensor], outputs, name, reduction, process_set)
+        group = adasum_async(kind, [tensor], outputs, name, reduction, process_set)
         return GroupHandle([group], lambda results: results[0][0])
-    return reduce_async(_KIND, tensor, output, name, reduction, process_set=process_set)
+    return reduce_async(kind, tensor, output, name, reduction, process_set=process_set)
 
 
 def _reduce_group(
@@ -194,10 +218,10 @@ def _reduce_group(
 ) -> GroupHandle:
     if reduction.op is Adasum:
         outputs = tensors if in_place else None
-        return adasum_async("grouped_allreduce", tensors, outputs, name, reduction, process_set)
+        return adasum_async(_GROUP, tensors, outputs, name, reduction, process_set)
 
     def begin(tensor: torch.Tensor, own: str | None) -> AnyHandle:
-        return _reduce(tensor, tensor if in_place else None, own, reduction, process_set)
+        return _reduce(_KIND, tensor, tensor if in_place else None, own, reduction, process_set)
 
     return GroupHandle(begin_each(_KIND, name, process_set, tensors, begin))
 
@@ -207,19 +231,34 @@ def of_backward(name: str | None) -> str | None:
     return None if name is None else f"{name}.backward"
 
 
+def average_gradient(
+    kind: str, gradient: torch.Tensor, name: str | None, process_set: ProcessSet
+) -> torch.Tensor:
+    """The average of an operation's gradient over all ranks, through which gradients flow."""
+    return _AllReduce.apply(gradient, kind, of_backward(name), Reduction(), process_set)
+
+
 class _AllReduce(torch.autograd.Function):
-    """The gradient of a reduction is the same reduction of the gradient."""
+    """The gradient of a reduction is the same reduction of the gradient.
+
+    So is the gradient of that, for sums and averages. Of other reductions, which are not linear,
+    there is no second derivative.
+    """
 
     @staticmethod
-    def forward(ctx, tensor, name, reduction, process_set):
-        ctx.name, ctx.reduction, ctx.process_set = name, reduction, process_set
-        return _reduce(tensor, None, name, reduction, process_set).synchronize()
+    def forward(ctx, tensor, kind, name, reduction, process_set):
+        ctx.kind, ctx.name, ctx.reduction, ctx.process_set = kind, name, reduction, process_set
+        return _reduce(kind, tensor, None, name, reduction, process_set).synchronize()
 
     @staticmethod
     def backward(ctx, gradient):
-        name = of_backward(ctx.name)
-        handle = _reduce(gradient, None, name, ctx.reduction, ctx.process_set)
-        return handle.synchronize(), None, None, None
+        return _derivative(ctx, _reduce_gradient)(ctx, gradient)
+
+
+def _reduce_gradient(ctx: Any, gradient: torch.Tensor) -> Gradients:
+    name = of_backward(ctx.name)
+    reduced = _AllReduce.apply(gradient, ctx.kind, name, ctx.reduction, ctx.process_set)
+    return reduced, None, None, None, None
 
 
 class _GroupedAllReduce(torch.autograd.Function):
@@ -232,6 +271,15 @@ class _GroupedAllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        name = of_backward(ctx.name)
-        handle = _reduce_group(gradients, False, name, ctx.reduction, ctx.process_set)
-        return None, None, None, *handle.synchronize()
+        return _derivative(ctx, _reduce_gradients)(ctx, *gradients)
+
+
+def _reduce_gradients(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+    name = of_backward(ctx.name)
+    reduced = _GroupedAllReduce.apply(name, ctx.reduction, ctx.process_set, *gradients)
+    return None, None, None, *reduced
+
+
+def _derivative(ctx: Any, backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """What computes gradients: with gradients of their own, or an error for those."""
+    return backward if ctx.reduction.is_linear else once_differentiable(backward)

@@ -10,9 +10,7 @@ from sumpter._core import membership
 from sumpter._core.handles import Handle
 from sumpter._core.names import Identity, identify
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
-from sumpter._core.reduction import Reduction
-from sumpter.torch.collectives.allreduces import of_backward
-from sumpter.torch.collectives.reduction import reduce_async
+from sumpter.torch.collectives.allreduces import average_gradient
 from sumpter.torch.tensors import (
     check_carried,
     dtype_name,
@@ -97,7 +95,8 @@ def broadcast_async_(
 
     def finish() -> torch.Tensor:
         target = tensor.detach()
-        if not is_root and target.stride() != memory.stride():
+        # Also of a view that shows its memory negated or conjugated, which is no other in strides.
+        if not is_root and target.data_ptr() != memory.data_ptr():
             target.copy_(memory)
         return tensor
 
@@ -127,10 +126,7 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        name = of_backward(ctx.name)
-        reduced = reduce_async(
-            "broadcast", gradient, None, name, Reduction(), process_set=ctx.process_set
-        ).synchronize()
-        if membership.rank() != ctx.root_rank:
-            reduced = torch.zeros_like(reduced)
-        return reduced, None, None, None
+        reduced = average_gradient("broadcast", gradient, ctx.name, ctx.process_set)
+        # Computed from it on all ranks, since all take part in the gradient of the gradient.
+        is_hidden = reduced.new_full((), membership.rank() != ctx.root_rank, dtype=torch.bool)
+        return reduced.masked_fill(is_hidden, 0), None, None, None

@@ -18,8 +18,8 @@ from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
 from sumpter._core.session import Session
 from sumpter._errors import UnsupportedError
-from sumpter.torch.collectives.allreduces import of_backward
-from sumpter.torch.collectives.reduction import reduce_async, scale
+from sumpter.torch.collectives.allreduces import average_gradient, of_backward
+from sumpter.torch.collectives.reduction import scale
 from sumpter.torch.compression import Compression, CompressionLike, Compressor, choose
 from sumpter.torch.devices import stream_context
 from sumpter.torch.tensors import (
@@ -460,10 +460,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        name = of_backward(ctx.name)
-        reduced = reduce_async(
-            "allgather", gradient, None, name, Reduction(), process_set=ctx.process_set
-        ).synchronize()
+        reduced = average_gradient("allgather", gradient, ctx.name, ctx.process_set)
         return reduced.narrow(0, ctx.start, ctx.length), None, None
 
 
@@ -480,14 +477,14 @@ class _AllToAll(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient, _):
         name, splits = of_backward(ctx.name), ctx.received
-        rows, _ = _alltoall_async(gradient, splits, name, ctx.process_set).synchronize()
+        rows, _ = _AllToAll.apply(gradient, splits, name, ctx.process_set)
         return rows, None, None, None
 
 
 class _ReduceScatter(torch.autograd.Function):
     """The gradient of an averaging reducescatter is the allgather of the gradients; that of a
     sum is as many times larger as there are ranks. Horovod defines it so: as its allgather's
-    gradient is an average, one undoes the other."""
+    gradient is an average, one undoes the other. The factors of the reduction count as well."""
 
     @staticmethod
     def forward(ctx, tensor, name, reduction, process_set):
@@ -496,8 +493,9 @@ class _ReduceScatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        factor = ctx.reduction.prescale * ctx.reduction.postscale
         if ctx.reduction.op is Sum:
-            gradient = gradient * ctx.process_set.size()
-        name = of_backward(ctx.name)
-        rows = allgather_async(gradient, name, ctx.process_set).synchronize()
+            factor *= ctx.process_set.size()
+        gradient = scale(gradient, factor)
+        rows = _AllGather.apply(gradient, of_backward(ctx.name), ctx.process_set)
         return rows, None, None, None

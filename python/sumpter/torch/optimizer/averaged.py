@@ -44,11 +44,16 @@ class Distributed(Wrapped):
             self._skip = False
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Averages the gradients over all ranks and takes a step of the user's optimizer."""
+        """Averages the gradients over all ranks and takes a step of the user's optimizer.
+
+        What `closure` leaves behind is averaged each time that it is called.
+        """
         if closure is not None:
-            return super().step(self._exchanging(closure))
+            result = super().step(closure if self._skip else self._exchanging(closure))
+            self._synchronized = False
+            return result
         if not self._skip:
-            if self._synchronized:
+            if self._are_averages():
                 self._warn_once()
             else:
                 self._average()
@@ -69,10 +74,15 @@ class Distributed(Wrapped):
         """Loads the optimizer's state; gradients in flight and backward passes are forgotten."""
         own = {key: value for key, value in state_dict.items() if key != COMPRESSION}
         super().load_state_dict(own)
+        self._synchronized = False
         self._exchange.load_compression_state(state_dict.get(COMPRESSION, {}))
 
     def _in_between(self) -> bool:
         return self._exchange.pending
+
+    def _are_averages(self) -> bool:
+        """Whether synchronize() has averaged the gradients, and backward made none since."""
+        return self._synchronized and not self._exchange.begun
 
     def _average(self) -> None:
         self._exchange.finish()
@@ -138,8 +148,9 @@ class Overlapped(Distributed):
         """
         self._updates.finish()
         self._steps += 1
-        if closure is not None or self._skip or self._synchronized or needs_whole_step(self):
+        if closure is not None or self._skip or self._are_averages() or needs_whole_step(self):
             return super().step(closure)
+        self._synchronized = False
         self._exchange.check_untouched()
         handles = self._exchange.hand_over()
         self._updates.begin(self.param_groups, handles, self._step_groups)

@@ -82,6 +82,19 @@ def check_memory_layouts() -> None:
     same(hvd.allreduce(expanded, op=hvd.Sum), torch.full((7,), total))
     column = torch.arange(6.0).reshape(2, 3)[:, 1] + RANK
     same(hvd.broadcast_(column, root_rank=WORLD_SIZE - 1), torch.tensor([1.0, 4.0]) + ALL[-1])
+    # Views whose memory has other numbers than they show.
+    memory = torch.tensor([1.0 + 2j, 3.0 - 4j]) * (RANK + 1)
+    sent = torch.tensor([1.0 - 2j, 3.0 + 4j]) * WORLD_SIZE
+    conjugate = memory.conj()
+    assert conjugate.is_conj()
+    same(hvd.broadcast_(conjugate, root_rank=WORLD_SIZE - 1).resolve_conj(), sent)
+    same(memory, sent.conj().resolve_conj())
+    for tensor in (memory.conj().imag, torch._neg_view(torch.full((2,), -1.0 - RANK))):
+        assert tensor.is_neg()
+        tensor.fill_(RANK)
+        result = hvd.broadcast_(tensor, root_rank=WORLD_SIZE - 1)
+        assert result is tensor
+        same(result.resolve_neg(), torch.full((2,), float(ALL[-1])))
 
 
 def check_handles() -> None:

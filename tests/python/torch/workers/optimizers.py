@@ -207,6 +207,54 @@ def check_misuse() -> None:
     assert len(caught) == 1 and "skip_synchronize" in str(caught[0].message)
 
 
+def check_steps_after_synchronize() -> None:
+    """Only the next step goes without an exchange, and only if backward has made nothing since."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+    backward(model)
+    optimizer.synchronize()
+    backward(model)
+    optimizer.step()
+    torch.testing.assert_close(gradients(model), expected_gradients(passes=2))
+    # As a GradScaler does that has found what is not finite: it takes no step.
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    torch.testing.assert_close(gradients(model), expected_gradients())
+    # Nor does a synchronize() count for what is loaded after it.
+    optimizer.synchronize()
+    optimizer.load_state_dict(optimizer.state_dict())
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, float(RANK))
+    optimizer.step()
+    same(gradients(model), torch.full_like(gradients(model), sum(ALL) / WORLD_SIZE))
+
+
+def check_closure_that_synchronizes() -> None:
+    """What is summed in the closure is not summed again after it."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters(), op=hvd.Sum
+    )
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(DATA[RANK::WORLD_SIZE]).pow(2).mean()
+        loss.backward()
+        optimizer.synchronize()
+        return loss
+
+    for _ in range(2):
+        with optimizer.skip_synchronize():
+            optimizer.step(closure)
+        torch.testing.assert_close(gradients(model), WORLD_SIZE * expected_gradients())
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    torch.testing.assert_close(gradients(model), WORLD_SIZE * expected_gradients())
+
+
 def check_unreached_parameters() -> None:
     """A parameter that only some ranks use, or none, is exchanged all the same."""
     model = nn.ModuleList([nn.Linear(2, 1, bias=False) for _ in range(WORLD_SIZE + 1)])
@@ -257,6 +305,8 @@ check_closure()
 check_accumulation()
 check_counting()
 check_misuse()
+check_steps_after_synchronize()
+check_closure_that_synchronizes()
 check_unreached_parameters()
 check_variants()
 hvd.shutdown()

@@ -235,9 +235,21 @@ def synchronizing_late(model: nn.Module, optimizer: torch.optim.Optimizer, step:
             same(parameter.detach(), then.detach())
 
 
+def twice_synchronized(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Backward goes on after synchronize(), so the step waits for a second exchange."""
+    optimizer.zero_grad()
+    loss_of(model, step).backward()
+    optimizer.synchronize()
+    loss_of(model, step + 1).backward()
+    optimizer.step()
+
+
 def check_loops() -> None:
     momentum = {"momentum": 0.9}
-    for take in (branching, clipping, scaling, clearing_at_the_end, synchronizing_late):
+    for take in (
+        *(branching, clipping, scaling, clearing_at_the_end, synchronizing_late),
+        twice_synchronized,
+    ):
         with warnings.catch_warnings():
             # Without overlap a step is not taken in some of these before the scheduler's.
             warnings.simplefilter("ignore")

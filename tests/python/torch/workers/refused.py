@@ -15,6 +15,12 @@ ONES = torch.ones(6)
 SPARSE = torch.eye(3).to_sparse()
 META = torch.ones(6, device="meta")
 
+
+class Unpicklable:
+    def __reduce__(self) -> str:
+        raise TypeError("a lock cannot be sent")
+
+
 # What one rank does, what the others do, and what is wrong with it.
 CASES: dict[str, tuple[Call, Call, str]] = {
     "no tensor": (
@@ -87,6 +93,36 @@ CASES: dict[str, tuple[Call, Call, str]] = {
         lambda name: hvd.reducescatter(ONES, name=name),
         "int8",
     ),
+    "object": (
+        lambda name: hvd.broadcast_object(Unpicklable(), ODD, name=name),
+        lambda name: hvd.broadcast_object(None, ODD, name=name),
+        "a lock cannot be sent",
+    ),
+    "object's root": (
+        lambda name: hvd.broadcast_object(1, WORLD_SIZE, name=name),
+        lambda name: hvd.broadcast_object(1, ODD, name=name),
+        f"root_rank is {WORLD_SIZE}",
+    ),
+    "objects": (
+        lambda name: hvd.allgather_object(Unpicklable(), name=name),
+        lambda name: hvd.allgather_object(1, name=name),
+        "a lock cannot be sent",
+    ),
+    "adasum": (
+        lambda name: hvd.allreduce(ONES.int(), op=hvd.Adasum, name=name),
+        lambda name: hvd.allreduce(ONES, op=hvd.Adasum, name=name),
+        "int32",
+    ),
+    "adasums": (
+        lambda name: hvd.grouped_allreduce([ONES, ONES.int()], op=hvd.Adasum, name=name),
+        lambda name: hvd.grouped_allreduce([ONES, ONES.double()], op=hvd.Adasum, name=name),
+        "int32",
+    ),
+    "adasums' codec": (
+        lambda name: hvd.grouped_allreduce([ONES], op=hvd.Adasum, name=name, compression="int8"),
+        lambda name: hvd.grouped_allreduce([ONES], op=hvd.Adasum, name=name),
+        "int8",
+    ),
 }
 
 
@@ -97,11 +133,14 @@ def check_later(name: str | None) -> None:
         torch.testing.assert_close(total, torch.full((6,), float(sum(ALL))), rtol=0, atol=0)
         assert hvd.broadcast(torch.tensor([RANK]), ODD, name=again).item() == ODD
         assert hvd.allgather(torch.tensor([RANK]), name=again).tolist() == list(ALL)
+        assert hvd.broadcast_object([RANK], ODD, name=again) == [ODD]
+        both = hvd.grouped_allreduce([ONES, ONES.double()], op=hvd.Adasum, name=again)
+        assert [tensor.tolist() for tensor in both] == [ONES.tolist()] * 2
 
 
 hvd.init()
 if sys.argv[1] == "named":
     each_refused(CASES, CASES, hvd.barrier, check_later)
 else:
-    each_refused_unnamed(("bool", "gather"), CASES, hvd.barrier, check_later)
+    each_refused_unnamed(("bool", "gather", "object", "adasum"), CASES, hvd.barrier, check_later)
 hvd.shutdown()
