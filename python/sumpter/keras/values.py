@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from sumpter._arrays import check_movable
 from sumpter._calls import collective as kinds
 from sumpter._calls import values
 from sumpter._calls.codecs import CompressionLike
@@ -86,4 +87,6 @@ def load_model(
 def _read(value: Any) -> np.ndarray:
     """A value of the host: of a number of Python's, what the backend makes of it."""
     made = value if isinstance(value, np.ndarray) else keras.ops.convert_to_tensor(value)
-    return np.asarray(keras.ops.convert_to_numpy(made))
+    array = np.asarray(keras.ops.convert_to_numpy(made))
+    check_movable(array)
+    return array

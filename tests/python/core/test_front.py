@@ -15,6 +15,8 @@ from hypothesis.extra import numpy as npst
 
 import sumpter
 from jobs import HANG_S
+from sumpter._calls import collective as kinds
+from sumpter._calls import objects
 from sumpter._core import membership
 
 DTYPES = st.sampled_from(["f4", "f8", "f2", "i1", "u1", "i4", "i8", ">f4", ">i8"])
@@ -71,6 +73,20 @@ class TestAlone:
             sumpter.broadcast(np.ones(2), root_rank=1)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.int64])
+    @pytest.mark.parametrize("dtype", [object, [("count", "i4"), ("name", object)]])
+    def test_arrays_of_objects_are_refused_and_objects_are_taken(self, dtype: object) -> None:
+        array = np.empty(3, dtype)
+        for call in (
+            lambda: sumpter.broadcast(array),
+            lambda: objects.broadcast_arrays([np.ones(2), array], 0, "arrays"),
+            lambda: objects.on_host(kinds.BROADCAST, "host", array),
+            lambda: objects.on_host(kinds.ALL_GATHER, "host", array),
+        ):
+            with pytest.raises(sumpter.UnsupportedError, match=r"object.*broadcast_object\(\)"):
+                call()
+        assert sumpter.broadcast_object({"a": [None]}) == {"a": [None]}
+        assert sumpter.allgather_object(array.tolist()) == [array.tolist()]
+
     def test_a_result_goes_where_the_caller_wants_it(self, dtype: type) -> None:
         array = np.arange(12, dtype=dtype).reshape(3, 4)
         out = np.empty_like(array)
