@@ -110,6 +110,37 @@ def test_keras_fits_saves_and_loads(make_job: Callable[..., Job]) -> None:
 
 def test_the_best_model_is_saved(alone: None, tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+@pytest.mark.parametrize("others", ["built", "unbuilt"])
+def test_all_ranks_go_on_from_what_one_has_loaded(
+    make_job: Callable[..., Job], others: str
+) -> None:
+    job = make_job(3)
+    job.start("keras_resume.py", others).finish()
+    assert job.result(0) == job.result(1) == job.result(2)
+
+
+@pytest.mark.parametrize(
+    ("staircase", "decay"), [(True, [1, 1, 0.5, 0.5]), (False, [1, 0.5**0.5, 0.5, 0.5**1.5])]
+)
+def test_a_number_as_multiplier_is_exponential_decay(
+    alone: None, staircase: bool, decay: list[float]
+) -> None:
+    rates = []
+
+    class Rates(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate))
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.25), "mse")
+    schedule = sk.callbacks.LearningRateScheduleCallback(
+        0.8, 0.5, start_epoch=1, end_epoch=3, staircase=staircase
+    )
+    model.fit(np.ones((4, 2)), np.ones(4), 2, 4, verbose=0, callbacks=[schedule, Rates()])
+    expected = [0.25] * 2 + [0.8 * one for one in decay] + [0.8 * decay[-1]] * 2
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
     model.compile("sgd", "mse")
     best = sk.callbacks.BestModelCheckpoint("loss")
     with pytest.raises(ValueError, match="no filepath"):
