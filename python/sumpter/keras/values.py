@@ -69,12 +69,18 @@ def load_model(
     custom_optimizers: Sequence[type[keras.optimizers.Optimizer]] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
     compression: CompressionLike = Compression.none,
+    legacy_opts: bool = False,
 ) -> keras.Model:
     """Loads a model that was saved with a distributed optimizer, or an ordinary one, for training.
 
     Its optimizer is distributed, with the state that was saved. On TensorFlow its step is not
-    compiled.
+    compiled. Raises UnsupportedError for `legacy_opts`, which Keras 3 has not.
     """
+    if legacy_opts:
+        raise UnsupportedError(
+            "legacy_opts=True: Keras 3 has no legacy optimizers; save the model with one of "
+            "keras.optimizers"
+        )
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if model.optimizer is not None:

@@ -31,14 +31,20 @@ from sumpter.tensorflow.calls import (
 
 
 def allgather(
-    tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """Returns all ranks' rows, joined by rank; ranks may have different numbers of them."""
-    return grouped_allgather([tensor], name, process_set)[0]
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
 def grouped_allgather(
-    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Returns all ranks' rows of each tensor, in two calls: of their numbers, and of the rows."""
     with checking_rows(len(tensors), name, process_set):
