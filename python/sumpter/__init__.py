@@ -37,7 +37,9 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter._front import (
+    allgather_object,
     broadcast,
+    broadcast_object,
     init,
     poll,
     push_pull,
@@ -62,8 +64,10 @@ __all__ = [
     "SumpterError",
     "UnsupportedError",
     "__version__",
+    "allgather_object",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "compression_state",
     "init",
     "is_initialized",

@@ -76,13 +76,27 @@ def check_summable(array: np.ndarray) -> str:
     return name
 
 
+def check_movable(array: np.ndarray) -> None:
+    """Raises for elements that are objects of Python: their bytes are addresses of this process."""
+    if array.dtype.hasobject:
+        raise UnsupportedError(
+            f"an array of {array.dtype} holds references to objects of this process, which mean "
+            "nothing in another: give the objects to sumpter.broadcast_object() or "
+            "allgather_object(), or cast the array to a type of fixed size"
+        )
+
+
 def wire_form(array: np.ndarray) -> tuple[tuple[int, ...], str]:
     """Shape and element type under which a broadcast carries `array`.
 
-    A broadcast only moves bytes, so types without a summation kernel travel as bytes.
+    A broadcast only moves bytes, so types without a summation kernel travel as bytes. Raises for
+    objects of Python.
     """
     name = array.dtype.name
-    return (array.shape, name) if name in SUMMABLE else ((array.nbytes,), "uint8")
+    if name in SUMMABLE:
+        return array.shape, name
+    check_movable(array)
+    return (array.nbytes,), "uint8"
 
 
 def divide(total: np.ndarray, count: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sumpter import _arrays
+from sumpter._calls import objects
 from sumpter._calls.refusals import Checking, refuse
 from sumpter._core import membership, names
 from sumpter._core.compression.choice import Choice, Limits, choose
@@ -129,11 +130,15 @@ def synchronize(handle: Handle[Any]) -> Any:
 
 
 def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """Returns the array that rank `root_rank` passed; all ranks pass one of the same shape."""
+    """Returns the array that rank `root_rank` passed; all ranks pass one of the same shape.
+
+    UnsupportedError for an array of objects of Python, which broadcast_object() takes.
+    """
     session = membership.current()
     with Checking("broadcast", name):
         check_root(session, root_rank)
         given, restore = _arrays.read(array)
+        _arrays.check_movable(given)
     key = ("broadcast", name, given.dtype, given.shape, root_rank)
     operation = session.operations.get(key)
     if operation is None:
@@ -144,6 +149,19 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
     address = result.ctypes.data
     started = operation.start(address if session.rank == root_rank else 0, address, result)
     return Handle(started.round, lambda: restore(result), started.seen).synchronize()
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+    """Returns rank `root_rank`'s object of Python; the other ranks' arguments are ignored.
+
+    It travels as a pickle, which is accepted from members of the authenticated job only.
+    """
+    return objects.broadcast_object(obj, root_rank, name)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Returns all ranks' objects, by rank. They travel as broadcast_object()'s do."""
+    return objects.allgather_object(obj, name)
 
 
 class _Operation:

@@ -11,12 +11,16 @@ from sumpter._joining import get_pushpull_speed, suspend
 __all__ = ["barrier", "get_pushpull_speed", "init", "join", "resume", "suspend"]
 
 
-def init(**settings: object) -> None:
+def init(
+    comm: object = None, process_sets: object = None, lazy: bool = True, **settings: object
+) -> None:
     """Joins the job; does nothing if this process has joined already.
 
-    Settings given by name override the environment.
+    `comm` and `lazy` are Horovod's and BytePS' first argument. `comm` may list the ranks of the
+    job, all of them; `lazy` changes nothing. `process_sets` are added at once. Settings given by
+    name override the environment.
     """
-    membership.join(settings)
+    _joining.enter(comm, process_sets, settings)
 
 
 def barrier(name: str | None = None, process_set: ProcessSet = global_process_set) -> None:

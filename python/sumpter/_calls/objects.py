@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sumpter._arrays import check_movable
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective, Front
 from sumpter._calls.refusals import Checking
@@ -83,6 +84,8 @@ def broadcast_arrays(
     paths, size = tuple(f".{index}" for index in range(len(arrays))), len(members(process_set))
     with Checking(kinds.BROADCAST, name, process_set, dict.fromkeys(paths)):
         membership.check_root(membership.current(), root_rank)
+        for array in arrays:
+            check_movable(array)
     if not arrays:
         return []
     called = Collective(HOST, kinds.BROADCAST, paths, name, Sum, root_rank, process_set, size)

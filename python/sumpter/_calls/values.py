@@ -13,6 +13,7 @@ from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.choice import Limits, choose
 from sumpter._core.compression.codecs import NoneCompressor
+from sumpter._core.pieces import padded_rows
 from sumpter._core.process_sets import global_process_set, members
 from sumpter._core.reduction import Adasum, ReduceOp
 from sumpter._errors import UnsupportedError
@@ -45,7 +46,8 @@ def gather_value(value: np.ndarray, name: str | None) -> np.ndarray:
     value = value.reshape(1) if value.ndim == 0 else value
     length = np.array([len(value)], np.int64)
     counts = on_host(kinds.ALL_GATHER, name and f"{name}.rows", length)
-    most = int(counts.max())
+    # Ever new numbers of rows need few names in the core.
+    most = padded_rows(int(counts.max()))
     padded = np.zeros((most, *value.shape[1:]), value.dtype)
     padded[: len(value)] = value
     pieces = on_host(kinds.ALL_GATHER, name, padded).reshape(len(counts), *padded.shape)

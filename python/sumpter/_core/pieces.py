@@ -24,6 +24,12 @@ def padded(size: int) -> int:
     return max(SMALLEST_PIECE_BYTES, -(-size // step) * step)
 
 
+def padded_rows(rows: int) -> int:
+    """The next of sixteen numbers an octave: at most a sixteenth is added, and nothing below 32."""
+    step = 1 << max(rows.bit_length() - 5, 0)
+    return -(-rows // step) * step
+
+
 def describe_row(dtype: str, shape: Sequence[int]) -> str:
     """Element type and shape of a row, which must be equal on every rank."""
     return f"{dtype} {list(shape)}"

@@ -97,6 +97,7 @@ def run(
     from sumpter.launch.remote import DEFAULT_SHELL
 
     layout = _layout(workers, servers, machines, hosts, hostfile, server_hosts)
+    pretends = machines is None and layout.workers[0].machine is not None
 
     spec = JobSpec(
         command=tuple(command),
@@ -113,12 +114,25 @@ def run(
         listen=listen,
         token_file=token_file,
         elastic=_elastic(len(layout.workers), min_workers, max_workers, restarts),
+        notes=_notes(len(layout.workers)) if pretends else (),
     )
     if dry_run:
         from sumpter.launch.preview import preview
 
         return preview(spec)
     raise typer.Exit(launch(spec))
+
+
+def _notes(workers: int) -> tuple[str, ...]:
+    """What to say of workers each of which counts as a machine of its own, by default."""
+    from sumpter.topology.gpus import count_gpus
+
+    if workers < 2 or (gpus := count_gpus()) < 2:
+        return ()
+    return (
+        f"warning: each worker counts as a machine of its own, so LOCAL_RANK is 0 in all of them, "
+        f"and this machine has {gpus} GPUs: give --machines 1, and rank r uses device r",
+    )
 
 
 def _elastic(

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 
 from sumpter._calls.collective import ALL_REDUCE
-from sumpter._calls.objects import broadcast_variables
+from sumpter._calls.objects import broadcast_variables, reduce_numbers
 from sumpter._calls.refusals import Checking
 from sumpter._calls.values import reduce_value
 from sumpter._core import membership
 from sumpter._core.compression.codecs import Compression
-from sumpter._core.reduction import Average
+from sumpter._core.reduction import Average, Min
 from sumpter._elastic.variables import settle
 
 __all__ = [
@@ -29,7 +29,8 @@ __all__ = [
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives weights and the optimizer's state rank `root_rank`'s values when training begins.
 
-    `local_variables` keep their own. A model that is not built yet gets them after its first batch.
+    `local_variables` keep their own. If the model of some rank is not built yet, all ranks get them
+    after their first batch.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -40,7 +41,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._is_done = False
-        if self.model.built and (self.model.optimizer is None or self.model.optimizer.built):
+        # Ranks may differ: a model that one of them has loaded is built already.
+        (built,) = reduce_numbers([int(self.model.built)], Min, "broadcast.built")
+        if built:
+            optimizer = self.model.optimizer
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(self.model.trainable_variables)
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -77,9 +83,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the learning rate to `initial_lr` times `multiplier`, a number or a function of epochs.
+    """Sets the learning rate to `initial_lr` times `multiplier`, a function of epochs or a number.
 
-    From `start_epoch` to before `end_epoch`; with `staircase` once an epoch, else in each batch,
+    A number is raised to the power of the epochs since `start_epoch`: exponential decay. It is set
+    from `start_epoch` to before `end_epoch`; with `staircase` once an epoch, else in each batch,
     for which epochs have fractions. `steps_per_epoch` is found out if it is not given.
     `momentum_correction` changes nothing: Keras 3 has the momentum in the compiled step.
     """
@@ -99,8 +106,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             raise ValueError("initial_lr is None: give the learning rate that is multiplied")
         self.initial_lr, self.steps_per_epoch = initial_lr, steps_per_epoch
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
-        self.staircase = staircase if callable(multiplier) else True
-        self._multiplier = multiplier if callable(multiplier) else lambda _: multiplier
+        self.staircase = staircase
+        self._multiplier = (
+            multiplier if callable(multiplier) else _decay_of(multiplier, start_epoch)
+        )
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -126,6 +135,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if self.start_epoch <= epoch and (self.end_epoch is None or epoch < self.end_epoch):
             settle(self.model)
             self.model.optimizer.learning_rate = self.initial_lr * self._multiplier(epoch)
+
+
+def _decay_of(multiplier: float, start_epoch: int) -> Callable[[float], float]:
+    return lambda epoch: multiplier ** (epoch - start_epoch)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

@@ -53,10 +53,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
-    backward_passes_per_step: int = 1,
     scale_local_gradients: bool = True,
 ) -> keras.optimizers.Optimizer:
     """An optimizer like the given one that reduces gradients over all ranks, in one call a step.
@@ -66,7 +67,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     arguments that DistributedGradientTape takes for Horovod's sake are taken here too. Gradients of
     variables given to `register_local_var` are not reduced, and with `scale_local_gradients`
     divided by the number of ranks. Raises UnsupportedError for `backward_passes_per_step`: Keras
-    has `gradient_accumulation_steps`.
+    has `gradient_accumulation_steps`. `average_aggregated_gradients` is about those passes, and
+    changes nothing with one.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UnsupportedError(
@@ -104,6 +106,8 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
@@ -118,8 +122,8 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     made = DistributedOptimizer(
         *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
-        *(gradient_predivide_factor, op, num_groups, groups, process_set),
-        scale_local_gradients=scale_local_gradients,
+        *(gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients),
+        *(num_groups, groups, process_set, scale_local_gradients),
     )
     for variable in variables_of(local_layers):
         made.register_local_var(variable)

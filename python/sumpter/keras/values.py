@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from sumpter._arrays import check_movable
 from sumpter._calls import collective as kinds
 from sumpter._calls import values
 from sumpter._calls.codecs import CompressionLike
@@ -68,12 +69,18 @@ def load_model(
     custom_optimizers: Sequence[type[keras.optimizers.Optimizer]] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
     compression: CompressionLike = Compression.none,
+    legacy_opts: bool = False,
 ) -> keras.Model:
     """Loads a model that was saved with a distributed optimizer, or an ordinary one, for training.
 
     Its optimizer is distributed, with the state that was saved. On TensorFlow its step is not
-    compiled.
+    compiled. Raises UnsupportedError for `legacy_opts`, which Keras 3 has not.
     """
+    if legacy_opts:
+        raise UnsupportedError(
+            "legacy_opts=True: Keras 3 has no legacy optimizers; save the model with one of "
+            "keras.optimizers"
+        )
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if model.optimizer is not None:
@@ -86,4 +93,6 @@ def load_model(
 def _read(value: Any) -> np.ndarray:
     """A value of the host: of a number of Python's, what the backend makes of it."""
     made = value if isinstance(value, np.ndarray) else keras.ops.convert_to_tensor(value)
-    return np.asarray(keras.ops.convert_to_numpy(made))
+    array = np.asarray(keras.ops.convert_to_numpy(made))
+    check_movable(array)
+    return array

@@ -62,6 +62,7 @@ class JobSpec:
     listen: str = ""  # HOST:PORT of the coordinator that is made for the job
     token_file: Path | None = None  # instead of the environment's token, or a fresh one
     metrics_port: int | None = None  # of the coordinator that is made for the job
+    notes: Sequence[str] = ()  # to be said before anything starts
 
     @property
     def is_remote(self) -> bool:
@@ -87,6 +88,8 @@ def launch(spec: JobSpec) -> int:
         bandwidth = bandwidth_gbps(spec.settings)
         progress = Progress(lambda: _native.status(meeting.settings), bandwidth)
         with Output(console, spec.log_dir) as output, _announced(spec, meeting) as invitation:
+            for note in spec.notes:
+                output.say(note)
             progress.start()
             with _live_line(console, progress):
                 end = asyncio.run(_run(spec, meeting, output, invitation, progress))

@@ -112,6 +112,7 @@ def _lines(spec: JobSpec, at: str, started: list[Role]) -> Iterator[str]:
         if host != HERE:
             shell = shlex.join(spec.shell.arguments(host, spec.python)[:-1])
             yield f"  reached by: {shell} ..."
+    yield from spec.notes
     yield ""
     yield f"folder: {spec.folder}"
     if spec.settings:

@@ -74,7 +74,6 @@ from sumpter._errors import (
     UnsupportedError,
 )
 from sumpter.keras.optimizer import (
-    DistributedOptimizer,
     PartialDistributedOptimizer,
 )
 from sumpter.tensorflow import elastic
@@ -113,6 +112,7 @@ from sumpter.tensorflow.sync_batch_norm import (
 )
 from sumpter.tensorflow.training import (
     DistributedGradientTape,
+    DistributedOptimizer,
     PartialDistributedGradientTape,
 )
 

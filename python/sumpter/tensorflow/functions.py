@@ -15,13 +15,15 @@ def broadcast_variables(
     root_rank: int = 0,
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
+    scope: str = "",
 ) -> None:
     """Gives the variables the values of rank `root_rank`'s, in one call.
 
-    They are assigned in place whatever `inplace` says.
+    They are assigned in place whatever `inplace` says. `scope` is BytePS': it goes in front of the
+    name of the call.
     """
     variables = list(variables)
-    values = grouped_broadcast(variables, root_rank, "variables", process_set)
+    values = grouped_broadcast(variables, root_rank, f"{scope}variables", process_set)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 

@@ -113,9 +113,16 @@ def broadcast(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    scope: str = "",
+    is_variable: bool = True,
 ) -> tf.Tensor:
-    """Returns rank `root_rank`'s tensor; its gradient arrives at the root, others get zeros."""
-    return grouped_broadcast([tensor], root_rank, name, process_set)[0]
+    """Returns rank `root_rank`'s tensor; its gradient arrives at the root, others get zeros.
+
+    `scope` and `is_variable` are BytePS': the first goes in front of the name, and the second
+    changes nothing.
+    """
+    named = None if name is None else f"{scope}{name}"
+    return grouped_broadcast([tensor], root_rank, named, process_set)[0]
 
 
 def grouped_broadcast(
@@ -175,7 +182,9 @@ def _gathered_slices(
         if op.wire_name != "sum":
             raise ValueError(f"IndexedSlices have no reduction by {op.value}: use Sum or Average")
         reducible(slices.values, name)
-    values, indices = grouped_allgather([slices.values, slices.indices], name, process_set)
+    values, indices = grouped_allgather(
+        [slices.values, slices.indices], name, process_set=process_set
+    )
     if op is Average:
         values = values / tf.cast(len(members(process_set)), values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -31,14 +31,20 @@ from sumpter.tensorflow.calls import (
 
 
 def allgather(
-    tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """Returns all ranks' rows, joined by rank; ranks may have different numbers of them."""
-    return grouped_allgather([tensor], name, process_set)[0]
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
 def grouped_allgather(
-    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Returns all ranks' rows of each tensor, in two calls: of their numbers, and of the rows."""
     with checking_rows(len(tensors), name, process_set):
@@ -48,8 +54,8 @@ def grouped_allgather(
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in given])
     (counts,) = call(kinds.ALL_GATHER, [rows], name and f"{name}.rows", process_set)
     counts = tf.reshape(counts, (-1, len(given)))
-    # Padded to the rank with the most, which costs bytes only where ranks differ.
-    most = tf.reduce_max(counts, axis=0)
+    # Padded to the rank with the most, and so that ever new numbers need few names in the core.
+    most = _rounded(tf.reduce_max(counts, axis=0))
     padded = [
         tf.pad(tensor, [[0, most[index] - rows[index]], *[[0, 0]] * (tensor.shape.rank - 1)])
         for index, tensor in enumerate(given)
@@ -155,9 +161,9 @@ def checking_rows(tensors: int, name: str | None, process_set: ProcessSet) -> Ch
 
 
 def _rounded(rows: tf.Tensor) -> tf.Tensor:
-    """The next of sixteen sizes an octave, so that ever new splits need few names in the core."""
+    """padded_rows() of each number, in a graph as well."""
     steps = tf.constant([1 << bit for bit in range(40)], tf.int64)
-    step = tf.reduce_max(tf.where(rows >= 16 * steps, steps, 1))
+    step = tf.reduce_max(tf.where(rows[..., tf.newaxis] >= 16 * steps, steps, 1), axis=-1)
     return -(-rows // step) * step
 
 

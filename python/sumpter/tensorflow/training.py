@@ -1,4 +1,4 @@
-"""A gradient tape whose gradients are those of all ranks."""
+"""A gradient tape whose gradients are those of all ranks, and an optimizer that updates by them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sumpter._calls.codecs import CompressionLike
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Average, ReduceOp
+from sumpter.keras import optimizer as of_keras
 from sumpter.keras.optimizer import variables_of
 from sumpter.tensorflow.gradients import GradientReduction
 
@@ -37,8 +38,8 @@ class DistributedGradientTape:
         num_groups: int = 0,
         groups: Any = None,
         process_set: ProcessSet = global_process_set,
-        name: str = "gradients",
         scale_local_gradients: bool = True,
+        name: str = "gradients",
     ) -> None:
         self._tape = gradtape
         self._local: set[int] = set()
@@ -100,8 +101,36 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     """
     made = DistributedGradientTape(
         *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op),
-        *(gradient_predivide_factor, num_groups, groups, process_set, name, scale_local_gradients),
+        *(gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients, name),
     )
     for variable in variables_of(local_layers):
         made.register_local_source(variable)
     return made
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: CompressionLike = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """The DistributedOptimizer of sumpter.keras, with the arguments in the order of Horovod's here.
+
+    `use_locking` is of TensorFlow 1's optimizers and changes nothing.
+    """
+    return of_keras.DistributedOptimizer(
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
+        *(gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients),
+        *(num_groups, groups, process_set, scale_local_gradients),
+    )

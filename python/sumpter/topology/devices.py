@@ -30,13 +30,13 @@ _OTHER = "other"
 _PORTS = (ROOT_PORT, DOWNSTREAM_PORT, BRIDGE)
 BRIDGES = (*_PORTS, SWITCH)
 
-_NVIDIA, _AMD, _INTEL, _HABANA = 0x10DE, 0x1002, 0x8086, 0x1DA3
+NVIDIA, AMD, _INTEL, _HABANA = 0x10DE, 0x1002, 0x8086, 0x1DA3
 # QEMU (Red Hat), virtio and VMware make such ports where a virtual machine gets a device; they do
 # not show where it is in the host.
 _EMULATED = (0x1B36, 0x1AF4, 0x15AD)
 VENDORS = {
-    _NVIDIA: "NVIDIA",
-    _AMD: "AMD",
+    NVIDIA: "NVIDIA",
+    AMD: "AMD",
     _INTEL: "Intel",
     _HABANA: "Habana",
     0x1000: "Broadcom",
@@ -206,7 +206,7 @@ class _Tree:
         elif number is None:
             self.kinds[address] = UNKNOWN
         else:
-            self.kinds[address] = _kind(number >> 8, read[0], self.above[address] in self.hosts)
+            self.kinds[address] = kind_of(number >> 8, read[0], self.above[address] in self.hosts)
         for child in children:
             self._classify(child)
 
@@ -301,16 +301,16 @@ class _Tree:
         return False
 
 
-def _kind(number: int, vendor: int | None, on_root_bus: bool) -> str:
+def kind_of(number: int, vendor: int | None, on_root_bus: bool) -> str:
     """What a device is by class and subclass."""
     if number >> 8 == 0x02:
         return NIC
-    if number == 0x0680 and vendor == _NVIDIA:
+    if number == 0x0680 and vendor == NVIDIA:
         return NVSWITCH
     # 3D controllers and accelerators; a VGA controller is often that of the machine's console.
-    is_vga = vendor in (_NVIDIA, _AMD) or (vendor == _INTEL and not on_root_bus)
+    is_vga = vendor in (NVIDIA, AMD) or (vendor == _INTEL and not on_root_bus)
     if number in (0x0302, 0x0380) or (number == 0x0300 and is_vga):
         return GPU
     if number in (0x0300, 0x1200) and vendor is None:
         return UNKNOWN
-    return GPU if number == 0x1200 and vendor in (_AMD, _HABANA, _NVIDIA) else _OTHER
+    return GPU if number == 0x1200 and vendor in (AMD, _HABANA, NVIDIA) else _OTHER

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sumpter._calls import values
 from sumpter._core import membership
 from sumpter._core.handles import ChainedHandle, GroupHandle, Handle, poll, synchronize
 from sumpter._core.names import Operation
-from sumpter._core.pieces import SMALLEST_PIECE_BYTES, check_splits, exchange_counts, padded
+from sumpter._core.pieces import (
+    SMALLEST_PIECE_BYTES,
+    check_splits,
+    exchange_counts,
+    padded,
+    padded_rows,
+)
 from sumpter._core.process_sets import global_process_set
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description
@@ -116,6 +123,22 @@ def test_ranks_tell_each_other_how_many_rows_they_send(session: Session) -> None
 def test_padding_adds_an_eighth_at_most(size: int) -> None:
     assert size <= padded(size) <= max(SMALLEST_PIECE_BYTES, size + size // 8 + 1)
     assert padded(padded(size)) == padded(size)
+
+
+@given(st.integers(0, 1 << 40))
+def test_padding_adds_a_sixteenth_of_the_rows_at_most(rows: int) -> None:
+    assert rows <= padded_rows(rows) <= rows + rows // 16
+    assert padded_rows(padded_rows(rows)) == padded_rows(rows)
+    assert rows >= 32 or padded_rows(rows) == rows
+
+
+def test_gathers_of_ever_new_numbers_of_rows_use_few_names(session: Session) -> None:
+    before = len(session.declared())
+    for rows in range(100, 400):
+        value = np.arange(2.0 * rows).reshape(rows, 2)
+        np.testing.assert_array_equal(values.gather_value(value, "ever"), value)
+    # 16 sizes an octave, of two octaves, and the numbers of rows.
+    assert len(session.declared()) - before < 40
 
 
 def test_rows_are_shared_out_evenly_or_as_they_are_split() -> None:

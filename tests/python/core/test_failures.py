@@ -43,11 +43,11 @@ def test_every_rank_of_a_call_that_differs_gets_the_error(
 def test_what_one_rank_refuses_is_an_error_on_all_ranks(
     make_job: Callable[..., Job], ranks: int
 ) -> None:
-    make_job(ranks).start("refused.py", "named").finish()
+    make_job(ranks).start("refused_arrays.py", "named").finish()
 
 
 def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
-    make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("refused.py", "unnamed").finish()
+    make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("refused_arrays.py", "unnamed").finish()
 
 
 @pytest.mark.parametrize("how", ["name", "ddp"])

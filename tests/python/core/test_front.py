@@ -15,7 +15,10 @@ from hypothesis.extra import numpy as npst
 
 import sumpter
 from jobs import HANG_S
+from sumpter._calls import collective as kinds
+from sumpter._calls import joining, objects
 from sumpter._core import membership
+from sumpter._core.process_sets import ProcessSet
 
 DTYPES = st.sampled_from(["f4", "f8", "f2", "i1", "u1", "i4", "i8", ">f4", ">i8"])
 ARRAYS = DTYPES.flatmap(
@@ -69,6 +72,20 @@ class TestAlone:
             sumpter.push_pull(OnGpu())
         with pytest.raises(ValueError, match="root_rank is 1"):
             sumpter.broadcast(np.ones(2), root_rank=1)
+
+    @pytest.mark.parametrize("dtype", [object, [("count", "i4"), ("name", object)]])
+    def test_arrays_of_objects_are_refused_and_objects_are_taken(self, dtype: object) -> None:
+        array = np.empty(3, dtype)
+        for call in (
+            lambda: sumpter.broadcast(array),
+            lambda: objects.broadcast_arrays([np.ones(2), array], 0, "arrays"),
+            lambda: objects.on_host(kinds.BROADCAST, "host", array),
+            lambda: objects.on_host(kinds.ALL_GATHER, "host", array),
+        ):
+            with pytest.raises(sumpter.UnsupportedError, match=r"object.*broadcast_object\(\)"):
+                call()
+        assert sumpter.broadcast_object({"a": [None]}) == {"a": [None]}
+        assert sumpter.allgather_object(array.tolist()) == [array.tolist()]
 
     @pytest.mark.parametrize("dtype", [np.float32, np.int64])
     def test_a_result_goes_where_the_caller_wants_it(self, dtype: type) -> None:
@@ -154,6 +171,21 @@ def test_a_process_may_join_many_times(unlaunched: pytest.MonkeyPatch) -> None:
     for value in range(10):
         cycle(float(value))
     assert descriptors() == before
+
+
+def test_a_job_is_joined_as_scripts_of_horovod_and_byteps_do(
+    unlaunched: pytest.MonkeyPatch,
+) -> None:
+    for options in ({"comm": [0]}, {"comm": True}, {"lazy": False}, {"process_sets": "dynamic"}):
+        joining.init(**options)
+        assert sumpter.size() == 1
+        sumpter.shutdown()
+    # Of one rank there is no other set than that of all.
+    with pytest.raises(ValueError, match=r"with the ranks \[0\] already"):
+        joining.init(None, [ProcessSet([0])])
+    with pytest.raises(sumpter.UnsupportedError, match="every rank takes part"):
+        joining.init(comm=[1])
+    assert not sumpter.is_initialized()
 
 
 def test_settings_that_are_wrong_are_named(unlaunched: pytest.MonkeyPatch) -> None:

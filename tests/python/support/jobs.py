@@ -26,7 +26,9 @@ from sumpter import _native
 
 SUPPORT = Path(__file__).parent
 # The scripts that ranks run, by name; each lies in the room of the test that starts it.
-WORKERS = {script.name: script for script in SUPPORT.parent.glob("*/workers/**/*.py")}
+_SCRIPTS = sorted(SUPPORT.parent.glob("*/workers/**/*.py"))
+WORKERS = {script.name: script for script in _SCRIPTS}
+assert len(WORKERS) == len(_SCRIPTS), "two scripts have one name: a test would start the other's"
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 200.0

@@ -36,6 +36,14 @@ def test_ranks_fit_as_one_process_does(make_job: Callable[..., Job]) -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-9, atol=1e-11)
 
 
+def test_all_ranks_go_on_from_what_one_has_loaded(make_job: Callable[..., Job]) -> None:
+    job = make_job(2)
+    for rank in range(job.ranks):
+        job.start_rank(rank, "keras_resume.py", "unbuilt", **ON_JAX)
+    job.finish()
+    assert job.result(0) == job.result(1)
+
+
 def test_a_rank_that_dies_inside_of_fit_is_named(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1, peer_timeout_s=FINDS_MISMATCHES_S)
     start(job, "keras_killed.py")

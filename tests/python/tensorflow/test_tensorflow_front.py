@@ -19,10 +19,12 @@ if importlib.util.find_spec("tensorflow") is None:
     )
 
 import keras
+import tensorflow as tf
 
 import sumpter.keras as sk
 import sumpter.tensorflow as st
 from sumpter import UnsupportedError
+from sumpter._core import membership
 
 # Four processes trace dozens of functions, on two cores.
 PATIENCE_S = 4 * HANG_S
@@ -108,6 +110,37 @@ def test_keras_fits_saves_and_loads(make_job: Callable[..., Job]) -> None:
     assert job.result(0) == job.result(1)
 
 
+@pytest.mark.parametrize("others", ["built", "unbuilt"])
+def test_all_ranks_go_on_from_what_one_has_loaded(
+    make_job: Callable[..., Job], others: str
+) -> None:
+    job = make_job(3)
+    job.start("keras_resume.py", others).finish()
+    assert job.result(0) == job.result(1) == job.result(2)
+
+
+@pytest.mark.parametrize(
+    ("staircase", "decay"), [(True, [1, 1, 0.5, 0.5]), (False, [1, 0.5**0.5, 0.5, 0.5**1.5])]
+)
+def test_a_number_as_multiplier_is_exponential_decay(
+    alone: None, staircase: bool, decay: list[float]
+) -> None:
+    rates = []
+
+    class Rates(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate))
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.25), "mse")
+    schedule = sk.callbacks.LearningRateScheduleCallback(
+        0.8, 0.5, start_epoch=1, end_epoch=3, staircase=staircase
+    )
+    model.fit(np.ones((4, 2)), np.ones(4), 2, 4, verbose=0, callbacks=[schedule, Rates()])
+    expected = [0.25] * 2 + [0.8 * one for one in decay] + [0.8 * decay[-1]] * 2
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
 def test_the_best_model_is_saved(alone: None, tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -119,6 +152,24 @@ def test_the_best_model_is_saved(alone: None, tmp_path: Path) -> None:
     weights = keras.models.load_model(best.filepath).get_weights()
     for one, other in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_arguments_of_the_originals_are_taken(alone: None) -> None:
+    variable = tf.Variable([1.0, 2.0])
+    made = st.DistributedOptimizer(
+        keras.optimizers.SGD(0.5), None, True, num_groups=2, average_aggregated_gradients=True
+    )
+    made.apply([tf.constant([2.0, 4.0])], [variable])
+    assert variable.numpy().tolist() == [0.0, 0.0]
+    with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
+        st.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=2)
+    st.broadcast_variables([variable], 0, scope="first.")
+    assert st.broadcast(variable, 0, scope="first.", name="v", is_variable=False).shape == (2,)
+    names = {tensor.name for tensor in membership.current().declared()}
+    assert {"broadcast.first.variables", "broadcast.first.v"} <= names
+    assert st.allgather(variable, "rows", True).numpy().tolist() == [0.0, 0.0]
+    with pytest.raises(UnsupportedError, match="legacy_opts"):
+        sk.load_model("none.keras", legacy_opts=True)
 
 
 def test_a_backend_without_a_reduction_is_refused(

@@ -10,6 +10,9 @@ import tensorflow as tf
 
 import sumpter
 import sumpter.tensorflow as st
+from sumpter._core import membership
+from sumpter._core.pieces import padded_rows
+from sumpter.tensorflow.pieces import _rounded
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 EPSILON = 1e-6
@@ -85,6 +88,27 @@ def check_shares() -> None:
         one, two = call([x, x[:SIZE]], op=st.Sum, postscale_factor=2.0)
         np.testing.assert_array_equal(one.numpy(), 2 * own)
         np.testing.assert_array_equal(two.numpy(), 2 * total[RANK : RANK + 1])
+
+
+def check_names() -> None:
+    """Ever new numbers of rows take as many names as there are sizes that they are padded to."""
+    before, sizes = len(membership.current().declared()), set()
+    for rows in range(100, 160):
+        sizes.add(padded_rows(rows + SIZE - 1))
+        own = array_of(RANK, rows + RANK)
+        expected = np.concatenate([array_of(rank, rows + rank) for rank in range(SIZE)])
+        found = st.allgather(tf.constant(own), "ever")
+        assert found.numpy().tobytes() == expected.tobytes(), (rows, found)
+        slices = tf.IndexedSlices(tf.constant(own), tf.range(rows + RANK), [2 * rows, 2])
+        found = st.allreduce(slices, op=st.Sum, name="slices")
+        assert found.values.numpy().tobytes() == expected.tobytes(), (rows, found)
+    # Of each size a name for each rank's rows, values and indices; and the numbers of rows.
+    names = len(membership.current().declared()) - before
+    assert names <= SIZE * (3 * len(sizes) + 2), f"{names} names of {len(sizes)} sizes"
+    numbers = [0, 1, 31, 32, 33, 100, 511, 12_345]
+    for call in (_rounded, tf.function(_rounded)):
+        found = call(tf.constant(numbers, tf.int64)).numpy().tolist()
+        assert found == [padded_rows(rows) for rows in numbers], found
 
 
 def group(*results: tf.Tensor) -> tf.Tensor:
@@ -178,6 +202,7 @@ def check_bad_input() -> None:
 st.init()
 check_values()
 check_shares()
+check_names()
 check_gradients()
 check_bad_input()
 st.shutdown()

@@ -126,6 +126,16 @@ CASES: dict[str, tuple[Call, Call, str]] = {
         lambda name: sk.allgather(1.0, name),
         "",
     ),
+    "value of objects": (
+        lambda name: sk.broadcast(np.array([None]), ODD, name),
+        lambda name: sk.broadcast(np.array([1.0]), ODD, name),
+        "broadcast_object()",
+    ),
+    "gathered objects": (
+        lambda name: sk.allgather(np.array([None]), name),
+        lambda name: sk.allgather(np.array([1.0]), name),
+        "broadcast_object()",
+    ),
     "object": (
         lambda name: st.allgather_object(lambda: None, name=name),
         lambda name: st.allgather_object(None, name=name),

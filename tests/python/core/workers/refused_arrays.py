@@ -69,21 +69,38 @@ def broadcasts_and_objects() -> None:
         sumpter.barrier,
     )
     refused_at_once(
-        lambda: objects.broadcast_object(lambda: None, ODD),
-        lambda: objects.broadcast_object(None, ODD),
+        lambda: sumpter.broadcast(np.array([None] * 6), ODD, name="objects"),
+        lambda: sumpter.broadcast(ONES, ODD, name="objects"),
+        "broadcast_object()",
+        sumpter.barrier,
+    )
+    refused_at_once(
+        lambda: objects.broadcast_arrays([ONES, np.array([None])], ODD, "arrays"),
+        lambda: objects.broadcast_arrays([ONES, ONES], ODD, "arrays"),
+        "broadcast_object()",
+        sumpter.barrier,
+    )
+    refused_at_once(
+        lambda: sumpter.broadcast_object(lambda: None, ODD),
+        lambda: sumpter.broadcast_object(None, ODD),
         "pickle",
         sumpter.barrier,
     )
     refused_at_once(
-        lambda: objects.allgather_object(lambda: None),
-        lambda: objects.allgather_object(None),
+        lambda: sumpter.allgather_object(lambda: None),
+        lambda: sumpter.allgather_object(None),
         "pickle",
         sumpter.barrier,
     )
     found = sumpter.broadcast(np.full(2, RANK), ODD, name="root")
     assert found.tolist() == [ODD, ODD]
-    assert objects.broadcast_object(RANK, ODD) == ODD
-    assert objects.allgather_object(RANK) == list(ALL)
+    assert sumpter.broadcast_object(RANK, ODD) == ODD
+    assert sumpter.allgather_object(RANK) == list(ALL)
+    # Every rank refuses its own, and none sends a pointer.
+    with raises(sumpter.UnsupportedError, "broadcast_object()"):
+        sumpter.broadcast(np.array([{"rank": RANK}]), ODD, name="everywhere")
+    found = objects.broadcast_arrays([np.full(2, RANK)], ODD, "arrays")
+    assert found[0].tolist() == [ODD, ODD]
 
 
 def a_name_in_flight() -> None:
