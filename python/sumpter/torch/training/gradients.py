@@ -5,6 +5,7 @@ backward ends. The hooks, the counting of passes and the exchange are here for b
 """
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from sumpter._core.compression.memory import report_dropped
 from sumpter._core.handles import ChainedHandle, Handle
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
 from sumpter._core.reduction import Reduction, Sum
+from sumpter._core.session import Session
 from sumpter._errors import UnsupportedError
 from sumpter.torch.collectives.allreduces import allreduce
 from sumpter.torch.collectives.exchange import sparse_allreduce_async
@@ -160,13 +162,15 @@ class GradientExchange(PassCounter):
         # Of those exchanged as dense ones, in how many dimensions they are sparse.
         self._sparse_dims: dict[torch.nn.Parameter, int] = {}
         choice = reduction.compression
-        scope = scope_of(names, process_set, reduction.op.wire_name, choice.word)
         limits = Limits.of(membership.current().worker)
         described = {
             name: (tuple(parameter.shape), dtype_name(parameter))
             for parameter, name in names.items()
         }
         codecs = gradient_codecs(choice, limits, described)
+        # What codecs keep of a gradient from round to round is kept under its name.
+        model = _number_of(names) if any(codecs.values()) else None
+        scope = scope_of(names, process_set, reduction.op.wire_name, choice.word, model)
         self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
         self._reductions = {
             parameter: _reduction_of(parameter, scope + name, reduction, process_set, codecs[name])
@@ -360,7 +364,30 @@ def _as_sparse(handle: Handle[torch.Tensor], dims: int) -> torch.Tensor:
 GradientHandle = Handle[torch.Tensor] | ChainedHandle | _SparseHandle
 
 
-def scope_of(names: Names, process_set: ProcessSet, *wire: str) -> str:
+def _number_of(names: Names) -> int:
+    """The number of a model in the job, the same when its parameters are wrapped again.
+
+    Ranks wrap models in the same order, so it is the same on all of them; what the garbage
+    collector has found changes nothing.
+    """
+    session = membership.current()
+    if session not in _models:
+        _models[session] = WeakTensorKeyDictionary(), itertools.count()
+    numbers, new = _models[session]
+    known = {numbers[parameter] for parameter in names if parameter in numbers}
+    number = known.pop() if len(known) == 1 else next(new)
+    for parameter in names:
+        numbers[parameter] = number
+    return number
+
+
+# The numbers of models by their parameters, and the next.
+_models: weakref.WeakKeyDictionary[Session, tuple[WeakTensorKeyDictionary, Iterator[int]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def scope_of(names: Names, process_set: ProcessSet, *wire: str | int | None) -> str:
     """A prefix for the names of a model's gradients, which no other kind of model has used."""
     described = {
         name: (dtype_name(parameter), tuple(parameter.shape), *wire)
