@@ -484,7 +484,8 @@ class _AllToAll(torch.autograd.Function):
 class _ReduceScatter(torch.autograd.Function):
     """The gradient of an averaging reducescatter is the allgather of the gradients; that of a
     sum is as many times larger as there are ranks. Horovod defines it so: as its allgather's
-    gradient is an average, one undoes the other. The factors of the reduction count as well."""
+    gradient is an average, one undoes the other. The factors of the reduction count as well. Other
+    reductions have no gradient."""
 
     @staticmethod
     def forward(ctx, tensor, name, reduction, process_set):
@@ -493,6 +494,11 @@ class _ReduceScatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        if not ctx.reduction.is_linear:
+            raise UnsupportedError(
+                f"a reducescatter with the operator {ctx.reduction.op.value} has no gradient: use "
+                "sum or average, or give it tensors that need none"
+            )
         factor = ctx.reduction.prescale * ctx.reduction.postscale
         if ctx.reduction.op is Sum:
             factor *= ctx.process_set.size()

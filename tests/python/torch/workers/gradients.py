@@ -124,4 +124,8 @@ for op in (hvd.Max, hvd.Product, hvd.Adasum):
     check_that_there_is_no_second_derivative(functools.partial(hvd.allreduce, op=op))
     for count in (1, 2):
         check_that_there_is_no_second_derivative(functools.partial(group_of, count, op))
+for op in (hvd.Max, hvd.Product):
+    result = hvd.reducescatter(given.clone().requires_grad_(), op=op)
+    with raises(hvd.UnsupportedError, f"operator {op.value} has no gradient"):
+        result.sum().backward()
 hvd.shutdown()
