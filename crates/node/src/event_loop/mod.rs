@@ -77,7 +77,7 @@ pub(crate) struct EventLoop {
     own: LaneView,
     report: Report,
     in_process_more: bool,
-    /// It leaves: what it had to send was sent, and nobody is let in any more.
+    /// It leaves: what it had to send was sent, and no peer is admitted any more.
     said_goodbye: bool,
 }
 

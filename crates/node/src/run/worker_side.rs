@@ -98,7 +98,7 @@ impl WorkerSide {
 
     /// The session with the coordinator is there.
     pub(crate) fn joined(&mut self, member: Arc<Member>) {
-        // The plan may have changed before this loop was told of the session.
+        // The plan may have changed before this loop knew its session.
         if let Some((epoch, progress)) = self.unsent.take() {
             member.progress(epoch, progress);
         }

@@ -30,7 +30,7 @@ fn a_group_without_a_worker_that_has_left_goes_on() {
 }
 
 #[test]
-fn nobody_waits_at_the_end_for_those_who_refused_what_a_root_has_sent() {
+fn shutdown_does_not_wait_for_ranks_that_refused_a_broadcast() {
     let job = Job::start(0);
     let took = job.run(2, &[], |worker| {
         let len = 10 + u64::from(worker.rank());
