@@ -33,6 +33,7 @@ SIMULATION = Finder(
     cargo("sumpter-engine", "--test", "sim", "--", "--nocapture"),
 )
 PARTS = Finder(ENGINE, r"([1-9]\d*) failed", cargo("sumpter-engine", "--lib"))
+LANE = Finder(ENGINE, r"([1-9]\d*) failed", cargo("sumpter-engine", "--test", "lane"))
 REGISTRY = Finder(
     Path("crates/membership/src/registry"),
     r"property::\w+ --- FAILED",
@@ -222,7 +223,7 @@ MUTANTS = [
     ),
     Mutant(
         "a server passes a subtotal on to the lane before the one that its route says",
-        "1: each contribution counts once",
+        "1: exactly once",
         "hub.rs",
         "let next = ConnId(next as usize);",
         "let next = ConnId((next as usize).saturating_sub(of.partition as usize % 2));",
@@ -306,7 +307,7 @@ MUTANTS = [
     ),
     Mutant(
         "a new mirror takes part before it has the state",
-        "3: nothing is lost",
+        "3: a killed server loses nothing",
         "client/mirror.rs",
         "let lacks = |mirror: &Mirror| !mirror.lacking.missing.iter().all(Spans::is_empty);",
         "let lacks = |mirror: &Mirror| mirror.lacking.missing.len() > 9;",
@@ -320,14 +321,14 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that mirrors a stretch no longer says that it does",
-        "3: nothing is lost",
+        "3: a killed server loses nothing",
         "client/mirror.rs",
         "        mirror.held = held;\n",
         "        held.iter().for_each(|span| mirror.held.insert(span));\n",
     ),
     Mutant(
         "a new mirror's acknowledgement is lost with its connection",
-        "5: progress",
+        "6: every operation ends",
         "client/receiving.rs",
         "        if mirrors || op.request.tier.part().is_some() {\n",
         "        if mirrors {\n",
@@ -579,7 +580,7 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that holds no shard is done before its group has reduced",
-        "10: a failure has a name",
+        "6: every operation ends",
         "client/mod.rs",
         "let is_over = partitions == 0 && !op.awaits_supply(self.settings.rank);",
         "let is_over = partitions == 0;",
@@ -600,14 +601,14 @@ MUTANTS = [
     ),
     Mutant(
         "stretches of repairs cross the ends of shards",
-        "4: lanes carry nothing over",
+        "4: servers join and leave",
         "recovery.rs",
         "shards.iter().flat_map(|(held, _)| [held.start, held.end])",
         "shards.iter().take(0).flat_map(|(held, _)| [held.start, held.end])",
     ),
     Mutant(
         "what is restored of a shard goes where the whole tensor has it",
-        "2: same bytes",
+        "2: the same bytes everywhere",
         "client/operations.rs",
         "let within = chunk.origin - start..chunk.origin - start + chunk.len;",
         "let within = chunk.origin.min(start)..chunk.origin.min(start) + chunk.len;",
@@ -635,7 +636,7 @@ MUTANTS = [
     ),
     Mutant(
         "a hub begins a round of a tensor that has failed",
-        "10: a failure has a name",
+        "6: every operation ends",
         "hub.rs",
         "if client.has_failed((of.tensor, passage.to, alone)) {",
         "if false {",
@@ -650,8 +651,24 @@ MUTANTS = [
         PARTS,
     ),
     Mutant(
+        "what waits for a late rank has no bound",
+        "8: every queue has a limit",
+        "lane/job.rs",
+        "if progress.held <= progress.released || self.held",
+        "if true || self.held",
+        LANE,
+    ),
+    Mutant(
+        "what waited of a tensor that has failed stays counted",
+        "8: every queue has a limit",
+        "lane/sending.rs",
+        "        self.jobs[job].give_back_held(at, &mut self.pool);\n",
+        "",
+        LANE,
+    ),
+    Mutant(
         "the plan changes again for a speed of links that is known",
-        "5: placement needs no messages",
+        "7: placement needs no messages",
         "job/run.rs",
         "            && self.view.speeds.link == 0\n",
         "",

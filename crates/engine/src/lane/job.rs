@@ -268,6 +268,12 @@ impl Job {
         self.disputed.insert(key, reason.into()).is_none()
     }
 
+    /// What waits for its turn in a partition that has failed is given back and no longer counted.
+    pub(super) fn give_back_held(&mut self, at: PartitionIndex, pool: &mut BufferPool) {
+        self.partition_mut(at).give_back_held(pool);
+        self.held = self.partitions.iter().map(|partition| partition.held_bytes() as u64).sum();
+    }
+
     /// Counts what waits for its turn in the order of ranks. A text if that is too much: a rank is
     /// late, and those behind it send all they have. To stop reading would not do, since ranks may
     /// send tensors in different orders.

@@ -100,6 +100,19 @@ impl Partition {
         }
     }
 
+    /// Gives back what waits for its turn in the order of ranks: the tensor has failed.
+    pub(super) fn give_back_held(&mut self, pool: &mut BufferPool) {
+        let chunks = self.slots.iter_mut().flat_map(|slot| &mut slot.chunks);
+        let held = chunks.flat_map(|chunk| chunk.held.iter_mut().filter_map(Option::take));
+        held.for_each(|bytes| pool.give(bytes));
+    }
+
+    /// Bytes that wait for their turn.
+    pub(super) fn held_bytes(&self) -> usize {
+        let chunks = self.slots.iter().flat_map(|slot| &slot.chunks);
+        chunks.flat_map(|chunk| chunk.held.iter().flatten()).map(|bytes| bytes.len()).sum()
+    }
+
     /// Whether the next contribution to a chunk is the first of the partition to be added to
     /// another.
     pub(super) fn adding_begins(&self, place: ChunkPlace) -> bool {

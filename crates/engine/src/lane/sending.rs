@@ -148,6 +148,7 @@ impl Lane {
     pub(super) fn dispute(&mut self, job: JobIndex, at: PartitionIndex, slot: usize, reason: &str) {
         let key = self.jobs[job].key(at);
         self.jobs[job].dispute(key, reason);
+        self.jobs[job].give_back_held(at, &mut self.pool);
         for child in 0..self.jobs[job].partition(at).members().len() {
             let listener = |receives| self.listener(job, at, slot, child, receives);
             if let Some((id, _)) = listener(true).or_else(|| listener(false)) {

@@ -138,4 +138,12 @@ fn what_waits_for_a_late_rank_takes_no_more_than_the_sums_may() {
     }
     all(&mut lane, zero);
     assert!(answer(&mut lane, zero).contains("rank 0 is late"));
+    // What waited is gone with it: another tensor has all the room.
+    let small = PartitionSpec { bytes: 32, ..of_floats };
+    for conn in [three, two, one, zero] {
+        assert_eq!(answer(&mut lane, conn), "");
+        feed(&mut lane, conn, &of_tensor(6, 0, begin(&small))).unwrap();
+        feed(&mut lane, conn, &of_tensor(6, 0, push(0, &[0; 32]))).unwrap();
+    }
+    assert_eq!(drain(&mut lane, one).len(), HEADER_BYTES + 32);
 }
