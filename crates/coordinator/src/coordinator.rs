@@ -11,7 +11,8 @@ use sumpter_types::StatusReport;
 use sumpter_wire::Token;
 use tokio::runtime;
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -32,6 +33,8 @@ const SESSIONS_PER_CONNECTION: u32 = 4;
 /// A member's system that answers nothing for so long is asked whether it is there: a session of a
 /// machine that has vanished would stay open.
 const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Between two connections if the first could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long members may take to read their last events when the coordinator stops.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
 
@@ -204,10 +207,10 @@ async fn serve(
         let _ = stopping.send(());
     };
     let service = ControlServer::new(Service(shared)).max_decoding_message_size(MESSAGE_LIMIT);
-    let server = server.serve_with_incoming_shutdown(service, incoming, signal);
+    let server = server.serve_with_incoming_shutdown(service, paced(incoming), signal);
     let out_of_time = async {
         let _ = stop_begins.await;
-        tokio::time::sleep(STOP_LIMIT).await;
+        sleep(STOP_LIMIT).await;
     };
     tokio::select! {
         result = server => if let Err(error) = result {
@@ -222,6 +225,18 @@ async fn serve(
     clock.abort();
 }
 
+/// Pauses where a connection cannot be accepted. Without a free descriptor the listener stays
+/// ready, and asking it again at once would take a core.
+fn paced<T>(incoming: impl Stream<Item = io::Result<T>>) -> impl Stream<Item = io::Result<T>> {
+    incoming.then(async |accepted| {
+        if let Err(error) = &accepted {
+            tracing::warn!(%error, "a connection could not be accepted");
+            sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    })
+}
+
 async fn tick(shared: Arc<Shared>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -229,5 +244,22 @@ async fn tick(shared: Arc<Shared>) {
         ticks.tick().await;
         shared.apply(Input::Tick);
         shared.seats.apply(sumpter_elastic::Input::Tick);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_listener_that_cannot_accept_is_asked_again_after_a_pause() {
+        let exhausted = || Err(io::Error::from_raw_os_error(24));
+        let incoming = tokio_stream::iter([exhausted(), exhausted(), Ok(5), Ok(6)]);
+        let started = Instant::now();
+        let accepted: Vec<_> = paced(incoming).filter_map(Result::ok).collect().await;
+        assert_eq!(accepted, [5, 6]);
+        assert!(started.elapsed() >= 2 * ACCEPT_PAUSE);
     }
 }
