@@ -86,13 +86,10 @@ impl Library {
         LIBRARY.get_or_init(Library::load).as_ref().map_err(Clone::clone)
     }
 
-    #[cfg(target_feature = "crt-static")]
     fn load() -> Result<Library, Unavailable> {
-        Err(Unavailable::Static)
-    }
-
-    #[cfg(not(target_feature = "crt-static"))]
-    fn load() -> Result<Library, Unavailable> {
+        if cfg!(target_feature = "crt-static") {
+            return Err(Unavailable::Static);
+        }
         // SAFETY: the name is a string of C; loading runs the library's constructors, which look
         // for providers.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
