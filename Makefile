@@ -149,7 +149,7 @@ ray-check: setup ## Install Ray into .venv, and run the tests that need it.
 tensorflow-check: setup ## Install TensorFlow into .venv, and run the tests that need it.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes \
 		-r requirements/tensorflow.txt
-	$(BIN)/python -m pytest tests/python/tensorflow
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal tests/python/tensorflow
 
 # MXNet needs an older NumPy than all else, which only Python 3.11 has.
 $(MXNET)/.installed: requirements/mxnet.txt | setup
