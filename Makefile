@@ -30,6 +30,7 @@ STATIC = CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
 	RUSTFLAGS="-C target-feature=+crt-static" $(CROSS_LINKER)
 RELEASE := $(TOOLS)/release
 MXNET := target/mxnet
+CLOUDS := target/clouds
 DIST := target/dist
 # Which images `make images` builds, and what the worker's is made from: an image, or a Debian of a
 # suite.
@@ -44,7 +45,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel wheel-check matrix release images ray-check tensorflow-check mxnet-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel wheel-check matrix release images ray-check tensorflow-check mxnet-check clouds-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -161,6 +162,15 @@ $(MXNET)/.installed: requirements/mxnet.txt | setup
 mxnet-check: setup $(MXNET)/.installed ## Make an environment with MXNet, and run the tests that need it.
 	PYTHONPATH=$(abspath python) $(MXNET)/bin/python -m pytest tests/python/mxnet
 
+$(CLOUDS)/.installed: requirements/clouds.txt | setup
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CLOUDS)
+	$(BIN)/uv pip install --quiet --python $(CLOUDS)/bin/python --require-hashes \
+		-r requirements/clouds.txt
+	@touch $@
+
+clouds-check: setup $(CLOUDS)/.installed ## Fetch SkyPilot and dstack, and let them read the files of deploy/.
+	$(BIN)/python -m pytest tests/python/clouds
+
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5
 
@@ -203,7 +213,7 @@ check: setup ## Formatting, lints, and the stubs against the compiled modules.
 lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.toml.
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in
 	$(PIP_COMPILE) requirements/uv.in -o requirements/uv.txt
-	for name in dev release worker mxnet; do \
+	for name in dev release worker mxnet clouds; do \
 		$(PIP_COMPILE) requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/ray.in -o requirements/ray.txt
