@@ -14,7 +14,7 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Sum gradients on this machine for a job until it ends.
+    /// Sum gradients on this machine, for one job or for all of a shared coordinator.
     #[command(
         after_help = "Example: sumpter-server serve --join 10.0.0.1:7700 --token-file job.token"
     )]

@@ -58,7 +58,7 @@ def serve(
     metrics_port: MetricsPortOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Sum gradients on this machine for a job until it ends."""
+    """Sum gradients on this machine, for one job or for all of a shared coordinator."""
     settings = parse_assignments(assignments)
     settings |= token_settings(token, token_file)
     settings |= given(coordinator=join, lanes=lanes, port=port, interfaces=interfaces)
