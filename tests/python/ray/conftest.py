@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ def cluster() -> Iterator[str]:
 
     # Sockets lie in it, whose paths are short by the system's rules.
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    # Ray also writes a file under TMPDIR, without making a folder for it.
+    (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)
     of_node = {"num_cpus": 1, "object_store_memory": _MEMORY_BYTES}
     made = Cluster(
         initialize_head=True,
