@@ -15,7 +15,7 @@ import numpy as np
 from sumpter._arrays import check_movable
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective, Front
-from sumpter._calls.refusals import Checking
+from sumpter._calls.refusals import Checking, numbered
 from sumpter._calls.rounds import perform
 from sumpter._core import membership
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
@@ -103,9 +103,11 @@ def broadcast_variables(
     They are assigned in place whatever `inplace` says.
     """
     variables = list(variables)
-    values = [np.array(variable.numpy()) for variable in variables]
+    name = "variables"
+    with Checking(kinds.BROADCAST, name, process_set, lambda: numbered(len(variables))):
+        values = [np.array(variable.numpy()) for variable in variables]
     for variable, value in zip(
-        variables, broadcast_arrays(values, root_rank, "variables", process_set), strict=True
+        variables, broadcast_arrays(values, root_rank, name, process_set), strict=True
     ):
         variable.assign(value)
 

@@ -12,9 +12,11 @@ A call that a rank cannot make counts as one that does not match; `refuse` says 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sumpter._core.handles import Handle, RoundHandle
@@ -256,6 +258,42 @@ def agree(session: Session, identity: Identity, ranks: Sequence[int] | None) -> 
     round_ = session.barrier(f"{identity.name}.agree", ranks, identity.tag)
     identity.note(round_)
     return Handle(round_, lambda: None)
+
+
+@contextlib.contextmanager
+def matched_by_names(
+    session: Session,
+    series: tuple[str, str, ProcessSet],
+    prefix: str,
+    described: Mapping[str, object],
+    what: str,
+    root_rank: int,
+) -> Iterator[Identity]:
+    """Within it parameters of these names are broadcast: what they are called begins with its name.
+
+    `series` is the kind of the call, its name and its ranks. It fails on all ranks where they give
+    other names, another root, or `described` otherwise what has a name.
+    """
+    kind, name, process_set = series
+    # The names of a whole model are too long for a message; other names have another mark.
+    mark = f"{zlib.crc32(repr((root_rank, list(described))).encode()):08x}"
+    call = (
+        f"broadcast_parameters({len(described)} {what} with names marked {mark}, root {root_rank})"
+    )
+    identity = identify_call(session, _place_of(kind, name, process_set), prefix + mark, call)
+    ranks = None if process_set is global_process_set else members(process_set)
+    agree(session, identity, ranks).synchronize()
+    over = f"{identity.name}.over"
+    try:
+        # Only now: a scope that a rank had taken alone would keep the next calls apart as well.
+        yield identity._replace(name=session.scope(f"{identity.name}.of.", described))
+    except MismatchError as error:
+        # Of a broadcast, which some ranks may have without those that differ.
+        session.refuse_name(over, f"rank {session.rank} has failed: {error}"[:LONGEST_REASON])
+        raise
+    round_ = session.barrier(over, ranks, identity.tag)
+    identity.note(round_)
+    round_.wait()
 
 
 Known = dict[str, tuple[int, int | None, dict[str, int]]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from sumpter._calls import collective as kinds
 from sumpter._calls import objects
 from sumpter._calls.refusals import Checking
 from sumpter._core import membership
-from sumpter._core.names import agree, identify_call
+from sumpter._core.names import matched_by_names
 from sumpter._core.process_sets import ProcessSet, global_process_set, label, members
 from sumpter._errors import UnsupportedError
 from sumpter.mxnet.arrays import assign, check_dense, dtype_name
@@ -60,21 +59,17 @@ def broadcast_values(
     """Gives each list of arrays the value of the first of rank `root_rank`'s of that name."""
     with Checking(PARAMETERS, prefix or EVERYTHING, process_set):
         given = [check_dense(arrays[0], name) for name, arrays in targets.items()]
-    ranks = members(process_set)
-    if not given or len(ranks) == 1:
+    if not given or len(members(process_set)) == 1:
         return
     forms = [(dtype_name(array), tuple(array.shape)) for array in given]
-    session, among = membership.current(), label(process_set)
-    described = {f"{root_rank}.{name}": form for name, form in zip(targets, forms, strict=True)}
-    scope = session.scope(f"{PARAMETERS}{prefix and '.'}{prefix}{among}", described)
-    # The names of a whole model are too long for a message; other names have another mark.
-    mark = f"{zlib.crc32(repr(list(described)).encode()):08x}"
-    said = f"broadcast_parameters({len(given)} arrays with names marked {mark}, root {root_rank})"
-    place = f"{PARAMETERS}.{prefix or EVERYTHING}{among}"
-    identity = identify_call(session, place, f"{scope}{mark}", said)
-    agree(session, identity, None if process_set is global_process_set else ranks).synchronize()
-    paths = [f".{root_rank}.{name}" for name in targets]
-    results = call(kinds.BROADCAST, given, scope, process_set, paths=paths, root=root_rank)
+    series = PARAMETERS, prefix or EVERYTHING, process_set
+    scope = f"{PARAMETERS}{prefix and '.'}{prefix}{label(process_set)}."
+    described = dict(zip(targets, forms, strict=True))
+    session, paths = membership.current(), list(targets)
+    with matched_by_names(session, series, scope, described, "arrays", root_rank) as matched:
+        results = call(
+            kinds.BROADCAST, given, matched.name, process_set, paths=paths, root=root_rank
+        )
     for arrays, result in zip(targets.values(), results, strict=True):
         for array in arrays:
             assign(array, result)

@@ -5,7 +5,6 @@ members of the job only, all of which have proved on every connection that they 
 """
 
 import pickle
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +16,21 @@ from sumpter._calls import collective as kinds
 from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.memory import COMPRESSION, with_own, without_residuals
-from sumpter._core.handles import Handle
-from sumpter._core.names import agree, identify, identify_call
+from sumpter._core.handles import GroupHandle
+from sumpter._core.names import identify, matched_by_names
 from sumpter._core.pieces import sum_numbers
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter.torch.collectives.broadcasts import broadcast_async_
 from sumpter.torch.collectives.exchange import gather_async
-from sumpter.torch.tensors import dtype_name
+from sumpter.torch.tensors import check_carried, dtype_name
 from sumpter.torch.training.overlap import settle
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
 SMALLEST_OBJECT_BYTES = 256
+
+# By which ranks match the calls that broadcast parameters, and objects without a name.
+_PARAMETERS = "broadcast_parameters", "all", global_process_set
+_OBJECT = "object"
 
 Parameters = Mapping[str, Any] | Iterable[torch.Tensor] | Iterable[tuple[str, Any]]
 
@@ -39,17 +42,16 @@ def broadcast_parameters(
 
     `params` is a state_dict(), named_parameters(), or any iterable of tensors.
     """
-    named = [(name, tensor) for name, tensor in _named(params) if tensor is not None]
-    for name, tensor in named:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{name} is a {type(tensor).__name__}, not a tensor: use broadcast_object"
-            )
+    with Checking(*_PARAMETERS):
+        named = [(name, tensor) for name, tensor in _named(params) if tensor is not None]
+        for name, tensor in named:
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(
+                    f"{name} is a {type(tensor).__name__}, not a tensor: use broadcast_object"
+                )
     settle(tensor for _, tensor in named)
     with torch.no_grad():
-        handles = _broadcast_named(named, root_rank, prefix)
-        for handle in handles:
-            handle.synchronize()
+        _broadcast_named(named, root_rank, prefix)
 
 
 def broadcast_optimizer_state(
@@ -68,22 +70,23 @@ def broadcast_optimizer_state(
     """
     if not isinstance(prefix, str):
         prefix = "Parameter."
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
     session = membership.current()
     is_root = session.rank == root_rank
-    state = optimizer.state_dict()
-    own = state.get(COMPRESSION, {})
-    if own:
-        state = {**state, COMPRESSION: without_residuals(own)}
     tensors: list[torch.Tensor] = []
-    outline = broadcast_object(_outline(state, tensors) if is_root else None, root_rank)
-    if not is_root:
-        tensors = []
-        state = _allocate(outline, tensors)
+    with _checking_object():
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
+        state = optimizer.state_dict()
+        own = state.get(COMPRESSION, {})
+        if own:
+            state = {**state, COMPRESSION: without_residuals(own)}
+        outline = _outline(state, tensors) if is_root else None
+    pickled = _broadcast_pickle(outline, root_rank)
+    with Checking(*_PARAMETERS):
+        if not is_root:
+            state = _allocate(pickle.loads(pickled), tensors)
     names = [(f"state.{index}", tensor) for index, tensor in enumerate(tensors)]
-    for handle in _broadcast_named(names, root_rank, prefix):
-        handle.synchronize()
+    _broadcast_named(names, root_rank, prefix)
     if not optimizer.state:
         _make_gradients(optimizer)
     if not is_root or getattr(optimizer, "is_shared", False):
@@ -102,13 +105,24 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
+    pickled = _broadcast_pickle(obj, root_rank, name, process_set)
+    return obj if membership.rank() == root_rank else pickle.loads(pickled)
+
+
+def _broadcast_pickle(
+    obj: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> bytes:
+    """Returns rank `root_rank`'s object as a pickle."""
     session = membership.current()
-    with Checking("object", name, process_set, endings=[".size"]):
+    with _checking_object(name, process_set):
         membership.check_root(session, root_rank)
         is_root = session.rank == root_rank
         pickled = pickle.dumps(obj) if is_root else b""
     # A sum with the zeros of the others, since all of them must have arrived for it.
-    identity = identify(session, "object", name, "int64", (1,), f"root {root_rank}", process_set)
+    identity = identify(session, _OBJECT, name, "int64", (1,), f"root {root_rank}", process_set)
     own = np.array([len(pickled)], dtype=np.int64)
     size = int(sum_numbers(session, identity.part("size"), own, process_set).synchronize()[0])
     capacity = max(SMALLEST_OBJECT_BYTES, 1 << (size - 1).bit_length())
@@ -116,7 +130,13 @@ def broadcast_object(
     if is_root:
         content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
-    return obj if is_root else pickle.loads(content[:size].numpy().tobytes())
+    return content[:size].numpy().tobytes()
+
+
+def _checking_object(
+    name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Checking:
+    return Checking(_OBJECT, name, process_set, endings=[".size"])
 
 
 def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -151,22 +171,21 @@ def _named(params: Parameters) -> Iterable[tuple[str, Any]]:
         yield item if isinstance(item, tuple) else (str(index), item)
 
 
-def _broadcast_named(
-    named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str
-) -> list[Handle[torch.Tensor]]:
+def _broadcast_named(named: list[tuple[str, torch.Tensor]], root_rank: int, prefix: str) -> None:
     session = membership.current()
-    described = {f"{root_rank}.{name}": _describe(tensor) for name, tensor in named}
-    if len(described) != len(named):
-        raise ValueError("two tensors to broadcast have the same name")
-    scope = session.scope(prefix, described)
-    # The names of a whole model are too long for a message; other names have another mark. Shapes
-    # are compared, and named, tensor by tensor.
-    mark = f"{zlib.crc32(repr(list(described)).encode()):08x}"
-    call = f"broadcast_parameters({len(named)} tensors with names marked {mark}, root {root_rank})"
-    own = f"{scope}{mark}"
-    identity = identify_call(session, "broadcast_parameters", own, call)
-    agree(session, identity, None).synchronize()
-    return [broadcast_async_(tensor, root_rank, identity.part(name)) for name, tensor in named]
+    with Checking(*_PARAMETERS):
+        membership.check_root(session, root_rank)
+        for _, tensor in named:
+            check_carried(tensor)
+        described = {name: _describe(tensor) for name, tensor in named}
+        if len(described) != len(named):
+            raise ValueError("two tensors to broadcast have the same name")
+    with matched_by_names(session, _PARAMETERS, prefix, described, "tensors", root_rank) as matched:
+        handles = [
+            broadcast_async_(tensor, root_rank, matched._replace(name=matched.name + name))
+            for name, tensor in named
+        ]
+        GroupHandle(handles).synchronize()
 
 
 def _describe(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:

@@ -144,5 +144,12 @@ def test_what_one_rank_refuses_is_an_error_on_all_ranks(
     make_job(ranks).start("refused.py", "named").finish()
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parameters_and_state_that_one_rank_refuses_are_an_error_on_all_ranks(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    make_job(ranks, peer_timeout_s=FINDS_MISMATCHES_S).start("refused.py", "states").finish()
+
+
 def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable[..., Job]) -> None:
     make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("refused.py", "unnamed").finish()

@@ -26,7 +26,7 @@ def ddp_hook(
     group's backend is not "sumpter".
     """
     buffer = bucket.buffer()
-    work = _backend_of(group, buffer, "ddp_hook").average_bucket(buffer, bucket.index())
+    work = backend_of(group, buffer.device, "ddp_hook").average_bucket(buffer, bucket.index())
     return work.get_future().then(lambda done: done.value()[0])
 
 
@@ -73,7 +73,7 @@ class _Buckets:
         self, group: dist.ProcessGroup | None, bucket: dist.GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
         buffer, parameters = bucket.buffer(), bucket.parameters()
-        backend = _backend_of(group, buffer, "compression_hook")
+        backend = backend_of(group, buffer.device, "compression_hook")
         if not backend.is_worth_compressing(buffer):
             return ddp_hook(group, bucket)
         if self._number is None:
@@ -85,16 +85,17 @@ class _Buckets:
         return work.get_future().then(lambda done: done.value()[0])
 
 
-def _backend_of(
-    group: dist.ProcessGroup | None, buffer: torch.Tensor, hook: str
+def backend_of(
+    group: dist.ProcessGroup | None, device: torch.device, caller: str
 ) -> "SumpterBackend":
+    """The backend of a group for a device; ValueError, for the caller, if it is another."""
     from sumpter.torch.c10d.backend import SumpterBackend  # which needs a newer torch than the rest
 
     group = dist.group.WORLD if group is None else group
-    backend = group._get_backend(buffer.device)
+    backend = group._get_backend(device)
     if not isinstance(backend, SumpterBackend):
         raise ValueError(
-            f"the process group's backend for {buffer.device.type} is {backend.name()}: {hook} "
+            f"the process group's backend for {device.type} is {backend.name()}: {caller} "
             'needs init_process_group("sumpter")'
         )
     return backend

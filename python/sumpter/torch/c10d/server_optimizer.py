@@ -17,6 +17,7 @@ from sumpter._core.handles import RoundHandle
 from sumpter._core.process_sets import global_process_set
 from sumpter._core.staging import DeviceRound
 from sumpter._errors import UnsupportedError
+from sumpter.torch.c10d.ddp_hook import backend_of
 from sumpter.torch.optimizer import wrap_on_servers
 from sumpter.torch.training.gradients import Names
 from sumpter.torch.training.on_servers import ServerUpdates
@@ -42,20 +43,13 @@ def server_optimizer(
     All ranks must call this. Raises UnsupportedError for what servers cannot update, ValueError for
     another backend, a model that has a communication hook, or an optimizer of other parameters.
     """
-    from sumpter.torch.c10d.backend import SumpterBackend  # which needs a newer torch than the rest
-
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(
             f"the model is a {type(model).__name__}: wrap it in torch.nn.parallel."
             "DistributedDataParallel first, or use DistributedOptimizer(on_servers=True)"
         )
     group = model.process_group
-    backend = group._get_backend(next(model.parameters()).device)
-    if not isinstance(backend, SumpterBackend):
-        raise ValueError(
-            f"the process group's backend is {backend.name()}: server_optimizer() needs "
-            'init_process_group("sumpter")'
-        )
+    backend = backend_of(group, next(model.parameters()).device, "server_optimizer")
     if group.size() != dist.get_world_size():
         raise UnsupportedError(
             f"the model's process group has {group.size()} of {dist.get_world_size()} ranks: "

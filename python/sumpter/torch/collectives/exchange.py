@@ -339,23 +339,28 @@ def sparse_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], torch.Tensor]:
     """Starts the sum, or average, of sparse tensors; the function that it returns waits for it."""
-    if op not in (Sum, Average):
-        raise ValueError("sparse tensors have sums and averages only")
-    if tensor.layout != torch.sparse_coo:
-        raise ValueError(f"the tensor's layout is {tensor.layout}, not sparse (COO)")
-    tensor = tensor.detach()
+    parts = dict.fromkeys((".indices", ".values"))
+    with Checking(kinds.GATHER_ROWS, name, process_set, parts):
+        if op not in (Sum, Average):
+            raise ValueError("sparse tensors have sums and averages only")
+        if check_tensor(tensor).layout != torch.sparse_coo:
+            raise ValueError(f"the tensor's layout is {tensor.layout}, not sparse (COO)")
+        # Not coalesced: equal indices add up in any case.
+        indices, values = tensor.detach()._indices().t().contiguous(), tensor.detach()._values()
+        check_carried(values)
     count = process_set.size()
-    # Not coalesced: equal indices add up in any case.
-    indices = allgather_async(tensor._indices().t().contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(tensor._values(), f"{name}.values", process_set)
+    handles = [
+        allgather_async(part, f"{name}{ending}", process_set)
+        for ending, part in zip(parts, (indices, values), strict=True)
+    ]
 
-    def wait() -> torch.Tensor:
-        gathered = values.synchronize()
-        if op is Average:
-            gathered = gathered / count
-        return torch.sparse_coo_tensor(indices.synchronize().t(), gathered, tensor.shape)
+    def join(gathered: list[torch.Tensor]) -> torch.Tensor:
+        where, what = gathered
+        return torch.sparse_coo_tensor(
+            where.t(), what / count if op is Average else what, tensor.shape
+        )
 
-    return wait
+    return GroupHandle(handles, join).synchronize
 
 
 class _Piece:

@@ -15,6 +15,19 @@ from sumpter._calls import objects
 ONES = np.ones(6, np.float32)
 
 
+class Variable:
+    """What a framework's variable has that is used of it."""
+
+    def __init__(self, value: float) -> None:
+        self.value = np.full(2, value)
+
+    def numpy(self) -> np.ndarray:
+        return self.value
+
+    def assign(self, value: np.ndarray) -> None:
+        self.value = value
+
+
 def check_later(name: str | None) -> None:
     """The next calls match, under the same name and others."""
     for again in (name, "another", None):
@@ -81,6 +94,12 @@ def broadcasts_and_objects() -> None:
         sumpter.barrier,
     )
     refused_at_once(
+        lambda: objects.broadcast_variables([Variable(0), None], ODD),
+        lambda: objects.broadcast_variables([Variable(0), Variable(0)], ODD),
+        "no attribute 'numpy'",
+        sumpter.barrier,
+    )
+    refused_at_once(
         lambda: sumpter.broadcast_object(lambda: None, ODD),
         lambda: sumpter.broadcast_object(None, ODD),
         "pickle",
@@ -101,6 +120,9 @@ def broadcasts_and_objects() -> None:
         sumpter.broadcast(np.array([{"rank": RANK}]), ODD, name="everywhere")
     found = objects.broadcast_arrays([np.full(2, RANK)], ODD, "arrays")
     assert found[0].tolist() == [ODD, ODD]
+    variables = [Variable(RANK), Variable(-RANK)]
+    objects.broadcast_variables(variables, ODD)
+    assert [one.value[0] for one in variables] == [ODD, -ODD]
 
 
 def a_name_in_flight() -> None:

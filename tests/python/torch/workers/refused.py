@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import torch
 
 import sumpter.torch as hvd
-from common import ALL, RANK, WORLD_SIZE
-from refusing import ODD, Call, each_refused, each_refused_unnamed
+from common import ALL, RANK, WORLD_SIZE, raises
+from refusing import ODD, Call, each_refused, each_refused_unnamed, refused
 from sumpter.torch import ops as byteps
 
 ONES = torch.ones(6)
@@ -108,6 +109,16 @@ CASES: dict[str, tuple[Call, Call, str]] = {
         lambda name: hvd.allgather_object(1, name=name),
         "a lock cannot be sent",
     ),
+    "sparse": (
+        lambda name: hvd.sparse_allreduce_async(ONES, name, hvd.Sum)(),
+        lambda name: hvd.sparse_allreduce_async(SPARSE, name, hvd.Sum)(),
+        "not sparse (COO)",
+    ),
+    "sparse's device": (
+        lambda name: hvd.sparse_allreduce_async(SPARSE.to("meta"), name, hvd.Sum)(),
+        lambda name: hvd.sparse_allreduce_async(SPARSE, name, hvd.Sum)(),
+        "device meta",
+    ),
     "adasum": (
         lambda name: hvd.allreduce(ONES.int(), op=hvd.Adasum, name=name),
         lambda name: hvd.allreduce(ONES, op=hvd.Adasum, name=name),
@@ -138,9 +149,79 @@ def check_later(name: str | None) -> None:
         assert [tensor.tolist() for tensor in both] == [ONES.tolist()] * 2
 
 
+class OfOneRank:
+    """Can be unpickled where it was pickled, and on no other rank."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return unpickle, (RANK,)
+
+
+def unpickle(rank: int) -> OfOneRank:
+    if rank != RANK:
+        raise TypeError("it cannot be unpickled here")
+    return OfOneRank()
+
+
+def send(root: int = 0, prefix: str = "Parameter.", **tensors: object) -> None:
+    hvd.broadcast_parameters(tensors, root, prefix)
+
+
+def send_state(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **options: object) -> None:
+    hvd.broadcast_optimizer_state(kind([torch.nn.Parameter(ONES)], lr=0.1, **options))
+
+
+def send_what_one_rank_cannot_read() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(ONES)], lr=0.1)
+    optimizer.param_groups[0]["extra"] = OfOneRank()
+    hvd.broadcast_optimizer_state(optimizer)
+
+
+# Of parameters and optimizers. The coordinator finds these as well.
+STATES: list[tuple[Callable[[], None], Callable[[], None], str]] = [
+    (lambda: send(w=[1.0]), lambda: send(w=ONES), "w is a list"),
+    (lambda: send(w=SPARSE), lambda: send(w=ONES), "sparse"),
+    (lambda: send(WORLD_SIZE, w=ONES), lambda: send(w=ONES), f"root_rank is {WORLD_SIZE}"),
+    (lambda: hvd.broadcast_parameters(1), lambda: send(w=ONES), "not iterable"),
+    (lambda: send_state(torch.optim.LBFGS), send_state, "LBFGS"),
+    (lambda: hvd.broadcast_optimizer_state(None), send_state, "state_dict"),
+]
+
+
+def check_states() -> None:
+    for bad, good, reason in STATES:
+        refused(bad, good, reason, hvd.barrier)
+        check_states_later()
+    if WORLD_SIZE == 2:
+        # The first rank's, which the others get when it has gone on.
+        refused(
+            send_what_one_rank_cannot_read,
+            send_what_one_rank_cannot_read,
+            "cannot be unpickled here",
+            hvd.barrier,
+        )
+        check_states_later()
+    for bad, good in ((ONES[1:], ONES), (ONES, ONES[1:])):
+        # All find this, tensor by tensor; the next call has one of the two shapes.
+        with raises(hvd.MismatchError, "shape [5]", "shape [6]"):
+            send(w=bad if RANK == ODD else good)
+        check_states_later()
+
+
+def check_states_later() -> None:
+    received = torch.full((6,), float(RANK))
+    send(ODD, w=received)
+    assert received.tolist() == [float(ODD)] * 6
+    optimizer = torch.optim.SGD([torch.nn.Parameter(ONES)], lr=float(RANK))
+    hvd.broadcast_optimizer_state(optimizer, ODD)
+    assert optimizer.param_groups[0]["lr"] == ODD
+    check_later(None)
+
+
 hvd.init()
 if sys.argv[1] == "named":
     each_refused(CASES, CASES, hvd.barrier, check_later)
+elif sys.argv[1] == "states":
+    check_states()
 else:
     each_refused_unnamed(("bool", "gather", "object", "adasum"), CASES, hvd.barrier, check_later)
 hvd.shutdown()

@@ -130,7 +130,7 @@ with raises(hvd.UnsupportedError, "LBFGS"):
 with raises(ValueError, "DistributedOptimizer already"):
     hvd.server_optimizer(fresh, optimizer_of := hvd.DistributedOptimizer(adamw(fresh)))
 gloo = dist.new_group(backend="gloo")
-with raises(ValueError, "backend is gloo"):
+with raises(ValueError, "backend for cpu is gloo"):
     model = DistributedDataParallel(Net(), process_group=gloo)
     hvd.server_optimizer(model, adamw(model))
 alone = [dist.new_group([rank]) for rank in range(WORLD_SIZE)][RANK]
