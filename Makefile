@@ -5,7 +5,8 @@ PYTHON ?= python3
 SEED ?=
 SEEDS ?=
 FUZZ_SECONDS ?= 25
-TEST_JOBS ?= 2
+# Processes of pytest: a test waits for the processes of its jobs about half of the time.
+TEST_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # Those that criterion runs, once with --test.
 BENCHES := kernels lane placement queue
 CHAOS_SECONDS ?= 30
