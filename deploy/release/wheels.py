@@ -117,7 +117,9 @@ def relock(archive: Path) -> None:
         with tarfile.open(archive) as sources:
             members = [(member, sources.extractfile(member)) for member in sources]
             contents = {m.name: stream.read() for m, stream in members if stream is not None}
-            sources.extractall(name, filter="data")
+            # Python before 3.11.4 has no filters.
+            sources.extraction_filter = getattr(tarfile, "data_filter", None)
+            sources.extractall(name)
         (root,) = Path(name).iterdir()
         lock = root / "Cargo.lock"
         before = locked(lock)

@@ -330,6 +330,7 @@ impl Level {
     /// Zen 4 adds no more with it, and every load of 512 bits that is not aligned takes two lines
     /// of cache: AVX2 takes as long where operands are aligned and in cache, and less elsewhere
     /// (`docs/measurements/kernels.md`).
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
     fn serving(self, op: ReduceOp, dtype: Dtype) -> Level {
         match self {
             #[cfg(target_arch = "x86_64")]
