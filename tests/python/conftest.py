@@ -40,6 +40,22 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every process begins with tests marked exclusive: later each would wait for the tests of all
+    other processes to end, and these for it. pytest-xdist gives each process a stretch of the
+    tests, all equally long."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    alone = [item for item in items if item.get_closest_marker("exclusive")]
+    others = [item for item in items if not item.get_closest_marker("exclusive")]
+    ordered: list[pytest.Item] = []
+    for left in range(processes, 0, -1):
+        length = (len(alone) + len(others)) // left
+        first = max(min(-(-len(alone) // left), length), length - len(others))
+        ordered += [*alone[:first], *others[: length - first]]
+        alone, others = alone[first:], others[length - first :]
+    items[:] = ordered
+
+
 @pytest.fixture(autouse=True)
 def turn(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests run side by side, in several processes; those marked exclusive have the machine."""
