@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,13 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Slurm]:
+def cluster() -> Iterator[Slurm]:
     partitions = {"gpu": ("gpu0", "gpu1"), "cpu": ("cpu0", "cpu1")}
-    with slurm(tmp_path / "slurm", partitions) as made:
+    # The daemons' sockets lie in it, whose paths are short by the system's rules.
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm", dir="/tmp") as folder,
+        slurm(Path(folder) / "slurm", partitions) as made,
+    ):
         yield made
 
 
