@@ -180,7 +180,7 @@ def check_refused() -> None:
     net.initialize()
     expect_error(
         sm.MismatchError, lambda: sm.broadcast_parameters(net.collect_params()),
-        "parameter.0.differs_", "rank 0 declared shape [4",
+        ".of.differs_", "rank 0 declared shape [4",
     )  # fmt: skip
     with mx.autograd.record():
         loss = net(mx.nd.ones((2, 2))).sum()
