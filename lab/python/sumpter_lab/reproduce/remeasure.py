@@ -86,9 +86,8 @@ def commands(pages: Iterable[Path]) -> Iterator[Command]:
 def run(command: Command, folder: Path) -> dict[str, Any]:
     """Runs a command. What it did, as an entry of `runs.json`."""
     busy = busy_share(_BUSY_SAMPLE_S)
-    words = [_found(word) for word in command.writing_to(folder)]
-    if _is_variable(words[0]):
-        words.insert(0, "env")
+    # A program that is missing is an exit code as well.
+    words = ["env", *(_found(word) for word in command.writing_to(folder))]
     printed = folder / f"{command.name}.txt"
     started = time.monotonic()
     with printed.open("w") as out:
@@ -109,10 +108,6 @@ def _found(word: str) -> str:
     """The program of this environment, if a word is the name of one."""
     program = Path(sys.executable).parent / word
     return str(program) if word in _PROGRAMS and program.exists() else word
-
-
-def _is_variable(word: str) -> bool:
-    return re.match(r"[A-Z_]+=", word) is not None
 
 
 def _known(folder: Path) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_every_command_of_the_pages_is_one_that_can_be_run() -> None:
     assert len(found) > 100
     programs = {*remeasure._PROGRAMS, "cargo"}
     for command in found:
-        words = [word for word in command.words if not remeasure._is_variable(word)]
+        words = [word for word in command.words if not re.match(r"[A-Z_]+=", word)]
         assert words[0] in programs, command
         assert not any(text in word for word in words for text in ("|", ">", "$")), command
         written = command.writing_to(Path("/out"))
@@ -89,6 +90,17 @@ def test_only_what_has_not_succeeded_is_run_again(
     assert "page-02" in printed and "page-01" not in printed
     assert again(monkeypatch, page, "-o", out, "--without", "rows.csv", "--list") == 0
     assert "page-02" not in capsys.readouterr().out
+
+
+def test_a_program_that_is_missing_is_a_command_that_has_failed(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.write_text("```sh\nno-such-program -o FILE\npython write.py -o FILE\n```\n")
+    out = tmp_path / "out"
+    assert again(monkeypatch, page, "-o", out) == 1
+    first, second = json.loads((out / "runs.json").read_text())
+    assert (first["exit_code"], second["exit_code"]) == (127, 0)
+    assert "no-such-program" in (out / "page-01.txt").read_text()
 
 
 def test_sources_that_are_of_no_commit_are_not_measured(
