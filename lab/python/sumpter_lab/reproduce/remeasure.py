@@ -5,9 +5,10 @@
 
 The commands are those of the pages' `sh` blocks, one after another, from the root of the clone.
 Each has a number on its page; what it prints and what it writes lie in FOLDER under the name of the
-page and that number. `runs.json` there says for each how long it took, how it ended, how busy the
-cores were before, and on which commit and machine, as a description in `lab/records` needs it. A
-command that has succeeded there on the same commit is not run again.
+page and that number, with the figures of measurements as CSV or JSON. `runs.json` there says for
+each how long it took, how it ended, how busy the cores were before, and on which commit and
+machine, as a description in `lab/records` needs it. A command that has succeeded there on the same
+commit is not run again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ _CONTINUED = re.compile(r"\\\n\s*")
 # Options whose value is a file or a folder that a command writes, and how a file is called whose
 # page says only FILE.
 _WRITTEN = {"-o": ".json", "--output": ".json", "--csv": ".csv", "--plot": ".svg"}
+# With which option a measurement writes its figures down, given where a page's command does not.
+_FIGURES = {
+    **dict.fromkeys(("allreduce", "emulate", "server", "ablate", "sum"), "--csv"),
+    **dict.fromkeys(("costs", "overhead", "replay", "tenants", "tune"), "--output"),
+}
 _PROGRAMS = ("sumpter", "python", "torchrun")
 _PLACEHOLDERS = ("FILE", "FOLDER")
 _BUSY_SAMPLE_S = 2.0
@@ -67,6 +73,9 @@ class Command:
                 words.append(str(folder / (self.name + (suffix if word == "FILE" else ""))))
             else:
                 words.append(str(folder / f"{self.name}-{Path(word).name}"))
+        if not {"--list", *_WRITTEN}.intersection(words) and "bench" in words[:-1]:
+            option = _FIGURES.get(words[words.index("bench") + 1])
+            words += [option, str(folder / (self.name + _WRITTEN[option]))] if option else []
         return words
 
 

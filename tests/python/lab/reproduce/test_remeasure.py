@@ -62,6 +62,21 @@ def test_every_command_of_the_pages_is_one_that_can_be_run() -> None:
         assert not any(word in ("FILE", "FOLDER") for word in written), written
 
 
+def test_measurements_write_their_figures_down(page: Path) -> None:
+    page.write_text(
+        "```sh\nsumpter run -n 2 -- sumpter bench allreduce --sizes 4\nsumpter bench costs\n"
+        "sumpter bench ablate --list\nsumpter bench emulate --csv FILE\nsumpter bench\n```\n"
+    )
+    ends = [command.writing_to(Path("/out"))[-2:] for command in remeasure.commands([page])]
+    assert ends == [
+        ["--csv", "/out/page-01.csv"],
+        ["--output", "/out/page-02.json"],
+        ["ablate", "--list"],
+        ["--csv", "/out/page-04.csv"],
+        ["sumpter", "bench"],
+    ]
+
+
 def test_commands_leave_what_they_print_and_write(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
