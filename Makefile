@@ -185,6 +185,7 @@ docs: setup ## Regenerate the pages made from code.
 	$(BIN)/sumpter config --markdown > docs/user/configuration.md
 	$(BIN)/python tests/python/reference/api_page.py > docs/user/api.md
 	$(BIN)/python tests/python/support/records.py > lab/records/index.md
+	$(BIN)/python -m sumpter_lab.tables
 
 site: setup ## Build the documentation as a site into target/site, and check its links.
 	$(BIN)/python docs/site/build.py target/site
