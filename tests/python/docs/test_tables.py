@@ -62,12 +62,12 @@ def test_every_builder_has_a_page() -> None:
 
 
 def test_another_figure_is_another_table(tmp_path: Path) -> None:
-    text = MARKED.format("emulated-share-by-k deterministic/*-emulated.csv")
+    text = MARKED.format("emulated-share-by-k deterministic/2026-11-28-emulated.csv")
     made = rewritten(text, "page.md")
     assert "| old |" not in made and made.endswith("|\n\nAfter it.\n")
     assert "| n | k = 0 | k = 1 |" in made
     assert rewritten(made, "page.md") == made
-    (file,) = records(["deterministic/*-emulated.csv"])
+    (file,) = records(["deterministic/2026-11-28-emulated.csv"])
     changed = tmp_path / "changed.csv"
     changed.write_text(file.file.read_text().replace("0.99", "0.88"))
     build = builders.ALL["emulated-share-by-k"]

@@ -100,9 +100,9 @@ def test_predictions_for_racks_are_near_what_emulated_racks_took() -> None:
     assert {one.system for one in comparisons} == {"sumpter", "gloo"}
     assert len(comparisons) >= 8 and any(one.servers for one in comparisons)
     for one in comparisons:
-        # Trunks carry headers and acknowledgements as well.
-        assert -0.01 < one.bytes_error < 0, one
-        assert abs(one.error) < 0.02, one
+        # Trunks carry headers, acknowledgements and what is sent again as well.
+        assert -0.02 < one.bytes_error < 0, one
+        assert abs(one.error) < 0.03, one
     shown = racks.as_markdown(comparisons)
     assert "- sumpter: 5 cells, median error 0." in shown
 
