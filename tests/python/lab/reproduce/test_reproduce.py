@@ -212,7 +212,7 @@ def loopback_is_fast(tables: list) -> None:
         ("byteps-fig9", scaled("of_summation", 1.2), 1, REPRODUCED),
         ("byteps-table2", loopback_is_fast, 0, REPRODUCED),
         ("phub-fig5", scaled("gain", 0.5), 0, REPRODUCED),
-        ("phub-affinity", scaled("gain", 0.9), 0, REPRODUCED),
+        ("phub-affinity", scaled("gain", 0.8), 0, REPRODUCED),
         ("phub-fig15", scaled("goodput_ratio", 1.2), 0, REFUTED),
         ("phub-optimizer", scaled("sgd_goodput_ratio", 1.3), 0, REFUTED),
         ("phub-fig18", an_unfair_tenant, 1, REPRODUCED),

@@ -85,7 +85,7 @@ def loads(records: Sequence[Record]) -> Table:
     """What is named by the page, by k."""
     heads = ["what", "k", "seconds", "share of the optimum", "gain over Gloo"]
     return Table(
-        [*heads, "of the possible gain", "links idle", "cores idle", "steal"],
+        [*heads, "of the possible gain", "CPU s/GB", "links idle", "cores idle", "steal"],
         [
             [
                 record.label,
@@ -94,6 +94,7 @@ def loads(records: Sequence[Record]) -> Table:
                 fixed(row["optimum_fraction"], 3),
                 fixed(row["gain_over_gloo"], 3),
                 fixed(row["gain_ratio"], 3),
+                fixed(row["cpu_s_per_gb"], 1),
                 percent(row["link_idle_median_workers"]),
                 percent(row["cores_idle"]),
                 percent(row["cores_steal"]),
