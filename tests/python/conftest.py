@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import needs
 import sumpter
 from jobs import PATIENCE, Job, as_variables
 from sumpter._variables import LAUNCHERS
@@ -35,6 +36,7 @@ os.environ.update(as_variables(PATIENCE))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    needs.ASKED[:] = config.args
     config.addinivalue_line(
         "markers", "exclusive: no other test of any session may run on this machine meanwhile"
     )

@@ -25,7 +25,7 @@ from manifests import (
     refusal,
     render,
 )
-from programs import SERVER, server
+from needs import SERVER, server
 from sumpter import _native
 
 PAGE = ROOT / "docs" / "user" / "kubernetes.md"

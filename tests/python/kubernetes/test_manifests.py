@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from manifests import EXAMPLES, Resource, example, faults, only, pod_specs, render
-from programs import server
+from needs import server
 from sumpter import _native
 
 FILES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))

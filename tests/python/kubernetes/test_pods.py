@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from manifests import Resource, example, only, render
+from needs import server
 from pods import Cluster, Pod, cluster, eventually
-from programs import server
 from sumpter import _native
 
 TRAIN = (Path(__file__).parent / "workers" / "train.py").read_text()

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import needs
+
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip(
         "tensorflow is not installed: pip install 'sumpter[tensorflow]'", allow_module_level=True
     )
+if not needs.is_asked_for("tensorflow"):
+    pytest.skip(needs.APART, allow_module_level=True)
 
 import sumpter.keras as sk
 import sumpter.tensorflow as st

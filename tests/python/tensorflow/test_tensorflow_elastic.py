@@ -8,12 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
+import needs
 from jobs import HANG_S, Job
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip(
         "tensorflow is not installed: make tensorflow-check installs it", allow_module_level=True
     )
+if not needs.is_asked_for("tensorflow"):
+    pytest.skip(needs.APART, allow_module_level=True)
 
 import keras
 import numpy as np

@@ -11,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import needs
 from jobs import FINDS_MISMATCHES_S, HANG_S, Job
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip(
         "tensorflow is not installed: pip install 'sumpter[tensorflow]'", allow_module_level=True
     )
+if not needs.is_asked_for("tensorflow"):
+    pytest.skip(needs.APART, allow_module_level=True)
 
 import keras
 import tensorflow as tf

@@ -1,0 +1,35 @@
+"""What some tests need: the static server's program, or a session without other tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+# As `make test-rust` builds it.
+SERVER = TARGET / "release" / "sumpter-server"
+
+# The files and folders that this session was asked for, or those of pyproject.toml.
+ASKED: list[str] = []
+
+
+def server() -> Path:
+    """The program; a test that needs it is skipped where it has not been built."""
+    if not SERVER.exists():
+        pytest.skip(
+            "sumpter-server is missing, so this checks nothing: "
+            "cargo build --release --locked -p sumpter-server"
+        )
+    return SERVER
+
+
+# TensorFlow's LLVM and that of Triton, which torch loads, end a process that has both.
+APART = "tests of TensorFlow run by themselves: `make tensorflow-check`"
+
+
+def is_asked_for(folder: str) -> bool:
+    """Whether a folder of tests was named, and not only one that has it."""
+    return any(folder in asked.split("::")[0].split("/") for asked in ASKED)
