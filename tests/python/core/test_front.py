@@ -170,7 +170,8 @@ def test_a_process_may_join_many_times(unlaunched: pytest.MonkeyPatch) -> None:
     before = descriptors()
     for value in range(10):
         cycle(float(value))
-    assert descriptors() == before
+    # What an earlier test has left may be closed meanwhile.
+    assert descriptors() <= before
 
 
 def test_a_job_is_joined_as_scripts_of_horovod_and_byteps_do(
