@@ -21,6 +21,12 @@ def _megabytes(count: float) -> float:
     return count / 1e6
 
 
+def _compared(mine: float, theirs: float, planned: float) -> list[str]:
+    """Megabytes with the optimizer in the workers and on the servers, and the difference."""
+    places = [fixed(_megabytes(count), 0) for count in (mine, theirs)]
+    return places + [f"{_megabytes(count):+.0f}" for count in (theirs - mine, planned)]
+
+
 @table("memory-worker")
 def memory_worker(records: Sequence[Record]) -> Table:
     """Private megabytes of a worker by the place of the optimizer."""
@@ -31,10 +37,7 @@ def memory_worker(records: Sequence[Record]) -> Table:
             [
                 str(row["workers"]),
                 str(row["servers"]),
-                fixed(_megabytes(mine), 0),
-                fixed(_megabytes(theirs), 0),
-                f"{_megabytes(theirs - mine):+.0f}",
-                f"{_megabytes(row['worker_difference_planned_bytes']):+.0f}",
+                *_compared(mine, theirs, row["worker_difference_planned_bytes"]),
                 fixed(_megabytes(row["worker_untrimmed_bytes_workers"]), 0),
                 fixed(_megabytes(row["worker_untrimmed_bytes_servers"]), 0),
             ]
@@ -55,10 +58,7 @@ def memory_server(records: Sequence[Record]) -> Table:
                 [
                     str(row["workers"]),
                     str(row["servers"]),
-                    fixed(_megabytes(mine), 0),
-                    fixed(_megabytes(theirs), 0),
-                    f"{_megabytes(theirs - mine):+.0f}",
-                    f"{_megabytes(row['server_planned_bytes']):+.0f}",
+                    *_compared(mine, theirs, row["server_planned_bytes"]),
                 ]
             )
     heads = ["n", "k", "sums", "with value and state", "difference", "by the formula"]
