@@ -81,6 +81,8 @@ def test_another_figure_is_another_table(tmp_path: Path) -> None:
         ("kernels sum/none.csv", "lab/records has no file sum/none.csv"),
         ("kernels sum", "expected a file of lab/records first, got 'sum'"),
         ("kernels costs/*.json", "page.md: table kernels .*KeyError: 'table'"),
+        ("replay-scales scheduling/*-gpt2.json 2", "page.md: table replay-scales .*ValueError"),
+        ("stragglers sum/*.csv", "page.md: table stragglers"),
         ("memory-worker tune/*-still.json", "2 fields are lists of rows, not one"),
     ],
 )

@@ -20,6 +20,8 @@ def main() -> int:
     )
     changed = 0
     for page in parser.parse_args().pages or sorted(PAGES.glob("*.md")):
+        if not page.is_file():
+            parser.error(f"{page} is no page")
         old = page.read_text()
         new = rewritten(old, page.name)
         if new != old:

@@ -20,7 +20,7 @@ def rewritten(text: str, name: str) -> str:
         before = match[0][: match.start(2) - match.start()]
         try:
             return before + _made(match[1])
-        except (Failure, KeyError, TypeError, ValueError) as error:
+        except (Failure, AttributeError, LookupError, TypeError, ValueError) as error:
             reason = error if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
             raise Failure(f"{name}: table {match[1]}: {reason}") from error
 

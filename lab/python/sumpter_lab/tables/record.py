@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +62,11 @@ def records(words: list[str], folder: Path = RECORDS) -> Iterator[Record]:
         if not files:
             raise Failure(f"lab/records has no file {pattern}")
         yield from (Record(file, label) for file in files)
+
+
+def rows_of(found: Iterable[Record]) -> list[dict[str, Any]]:
+    """The rows of several files, one after another."""
+    return [row for record in found for row in record.rows]
 
 
 def _is_rows(value: object) -> bool:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from sumpter_lab.tables.names import shown
-from sumpter_lab.tables.record import Record
+from sumpter_lab.tables.record import Record, rows_of
 from sumpter_lab.tables.table import Table, fixed, percent, pivot, table
 
 Row = dict[str, Any]
@@ -15,14 +15,10 @@ _PAIRS = (("paced", "off"), ("overlap", "off"), ("overlap", "ddp-gloo"))
 _HEADS = {"ddp-gloo": "DDP, Gloo"}
 
 
-def _cells(records: Sequence[Record]) -> list[Row]:
-    return [cell for record in records for cell in record.rows]
-
-
 @table("replay-scheduling")
 def scheduling(records: Sequence[Record]) -> Table:
     """Share of the bound by scheduling, and how many times as fast one is as another."""
-    cells = _cells(records)
+    cells = rows_of(records)
     systems = list(cells[0]["systems"])
     rows = []
     for cell in cells:
@@ -79,7 +75,7 @@ def surface(records: Sequence[Record]) -> Table:
             (cell["grid"]["partition_bytes"], cell["grid"]["credit_bytes"]): percent(
                 cell["systems"]["overlap"]["share_of_bound"], 1
             )
-            for cell in _cells(records)
+            for cell in rows_of(records)
         },
         lambda partition: [_spaced(partition)],
         lambda credit: f"credit {_spaced(credit)}",
@@ -117,7 +113,7 @@ def best(records: Sequence[Record]) -> Table:
 def credit(records: Sequence[Record]) -> Table:
     """Share of the bound by credit, a column for each system and a figure for each partition."""
     found: dict[tuple[Any, Any], list[str]] = {}
-    for cell in _cells(records):
+    for cell in rows_of(records):
         for system in ("paced", "overlap"):
             key = cell["grid"]["credit_bytes"], (cell["servers"], system)
             share = 100 * cell["systems"][system]["share_of_bound"]
@@ -137,7 +133,7 @@ _PLACES = ("workers", "workers-fused", "servers", "servers-deferred")
 def optimizer(records: Sequence[Record]) -> Table:
     """Iterations with the optimizer in the workers and on the servers."""
     rows = []
-    for cell in _cells(records):
+    for cell in rows_of(records):
         systems = cell["systems"]
         for rule in dict.fromkeys(name.split("@")[0] for name in systems if "@" in name):
             found = {place: systems[f"{rule}@{place}"] for place in _PLACES}
@@ -169,7 +165,7 @@ _CODECS = ("bf16", "int8", "onebit")
 def _by_codec(records: Sequence[Record]) -> dict[tuple[str, int], dict[str, Row]]:
     """The cells of each model and k, by codec."""
     found: dict[tuple[str, int], dict[str, Row]] = {}
-    for cell in _cells(records):
+    for cell in rows_of(records):
         key = cell["profile"], cell["servers"]
         found.setdefault(key, {})[cell["grid"]["compression"]] = cell
     return found

@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from sumpter_lab.tables.names import shown
-from sumpter_lab.tables.record import Record
+from sumpter_lab.tables.record import Record, rows_of
 from sumpter_lab.tables.table import Table, fixed, pivot, span, table
 
 Row = dict[str, Any]
@@ -64,7 +64,7 @@ _TO_SUMS = "_goodput_ratio_to_deterministic"
 @table("server-rules")
 def rules(records: Sequence[Record]) -> Table:
     """Goodput of rounds that update over that of rounds that sum, and CPU time in brackets."""
-    rows = [row for record in records for row in record.rows]
+    rows = rows_of(records)
     named = [figure.removesuffix(_TO_SUMS) for figure in rows[0] if figure.endswith(_TO_SUMS)]
     return Table(
         ["workers", "lanes", *map(shown, named)],
@@ -194,7 +194,7 @@ def ablations(records: Sequence[Record]) -> Table:
 @table("ablations-optimizers")
 def optimizers(records: Sequence[Record]) -> Table:
     """Rates of update rules over that of summation, by the number of threads."""
-    rows = [row for record in records for row in record.rows if row["server_runs"] != "sum"]
+    rows = [row for row in rows_of(records) if row["server_runs"] != "sum"]
     return pivot(
         ["a server runs"],
         {(row["server_runs"], row["threads"]): fixed(row["of_summation"], 2) for row in rows},

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean, median
-from typing import Any
 
 from sumpter_lab.tables.names import shown
-from sumpter_lab.tables.record import Record
+from sumpter_lab.tables.record import Record, rows_of
 from sumpter_lab.tables.table import Table, fixed, span, table
-
-Row = dict[str, Any]
-
-
-def _cells(records: Sequence[Record]) -> list[Row]:
-    return [cell for record in records for cell in record.rows]
 
 
 def _megabytes(count: float) -> float:
@@ -31,7 +24,7 @@ def _compared(mine: float, theirs: float, planned: float) -> list[str]:
 def memory_worker(records: Sequence[Record]) -> Table:
     """Private megabytes of a worker by the place of the optimizer."""
     rows = []
-    for row in _cells(records):
+    for row in rows_of(records):
         mine, theirs = row["worker_bytes_workers"], row["worker_bytes_servers"]
         rows.append(
             [
@@ -51,7 +44,7 @@ def memory_worker(records: Sequence[Record]) -> Table:
 def memory_server(records: Sequence[Record]) -> Table:
     """Private megabytes of a server that sums, and of one with value and state."""
     rows = []
-    for row in _cells(records):
+    for row in rows_of(records):
         mine, theirs = row["server_bytes_workers"], row["server_bytes_servers"]
         if mine is not None:
             rows.append(
@@ -69,7 +62,7 @@ def memory_server(records: Sequence[Record]) -> Table:
 def refill(records: Sequence[Record]) -> Table:
     """What the death of a server costs a round, beside the planner's figures."""
     rows = []
-    for row in _cells(records):
+    for row in rows_of(records):
         sums = row["system"] == "sumpter"
         planned = (f"{row['planned_megabytes']:.1f} MB", f"{row['planned_s']:.2f} s")
         rows.append(
