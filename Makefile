@@ -46,7 +46,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel wheel-check matrix release images ray-check tensorflow-check mxnet-check clouds-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check clouds-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -117,8 +117,15 @@ $(RELEASE)/.installed: requirements/release.txt | $(VENV)/.created
 	$(RELEASE)/bin/python -m pip install --quiet --require-hashes -r requirements/release.txt
 	@touch $@
 
+# Packages that are there are what is checked and installed, as they are; `make wheel` makes new ones.
+$(DIST):
+	$(MAKE) --no-print-directory wheel
+
+dist: | $(DIST) $(VENV)/.created
+	$(BIN)/python deploy/release/release.py verify
+
 wheel: $(RELEASE)/.installed ## Build wheels, source distributions and lists of crates in target/dist.
-	rm -rf target/wheel/server
+	rm -rf target/wheel/server $(DIST)
 	for arch in $(ARCHS); do \
 		$(MAKE) --no-print-directory server-wheel ARCH=$$arch || exit 1; \
 	done
@@ -128,10 +135,10 @@ server-wheel: $(RELEASE)/.installed
 	$(STATIC) $(RELEASE)/bin/maturin build --release --locked --auditwheel skip \
 		--target $(STATIC_TARGET) --manifest-path crates/server/Cargo.toml --out target/wheel/server
 
-wheel-check: wheel $(VENV)/.dependencies ## Install the packages in empty environments, and use them.
+wheel-check: dist $(VENV)/.dependencies ## Install the packages of target/dist in empty environments, and use them.
 	$(BIN)/python tests/wheel/wheel.py $(DIST)
 
-matrix: wheel $(VENV)/.dependencies ## Try the wheel on every Python at hand, with an old and a new PyTorch.
+matrix: dist $(VENV)/.dependencies ## Try the wheel of target/dist on every Python at hand, with an old and a new PyTorch.
 	$(BIN)/python tests/matrix/matrix.py --wheel $(DIST)/sumpter-*_$(MACHINE).whl
 
 release: $(RELEASE)/.installed ## All of a release but the upload; REHEARSAL=1 does not ask for a tag.
@@ -139,7 +146,7 @@ release: $(RELEASE)/.installed ## All of a release but the upload; REHEARSAL=1 d
 	$(MAKE) --no-print-directory wheel
 	$(RELEASE)/bin/python deploy/release/release.py finish
 
-images: server $(RELEASE)/.installed $(if $(filter worker,$(IMAGES)),wheel) ## Build container images in target/images.
+images: server $(RELEASE)/.installed $(if $(filter worker,$(IMAGES)),dist) ## Build container images in target/images.
 	$(RELEASE)/bin/python deploy/release/images.py $(IMAGES) \
 		$(if $(WORKER_BASE),--base $(WORKER_BASE)) \
 		$(if $(WORKER_DEBIAN),--debian $(WORKER_DEBIAN))

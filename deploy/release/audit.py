@@ -111,8 +111,12 @@ def contents(wheel: Wheel) -> list[str]:
     for file in ("LICENSE", "THIRD-PARTY.txt"):
         if not any(name.endswith(f".dist-info/licenses/{file}") for name in names):
             found.append(f"{file} is not in it: `make wheel` adds it")
+    if wheel.machine not in licences.MACHINES:
+        return [*found, f"its crates are not known: add {wheel.machine} to licences.MACHINES"]
     listed = components(sboms(wheel.path))
-    absent = [one for one in licences.crates() if (one.name, one.version) not in listed]
+    absent = [
+        one for one in licences.crates(wheel.machine) if (one.name, one.version) not in listed
+    ]
     if absent:
         some = ", ".join(f"{one.name} {one.version}" for one in absent[:3])
         found.append(f"its lists of crates lack {len(absent)} that it contains: {some}")

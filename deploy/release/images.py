@@ -1,6 +1,6 @@
 """Builds the container images, without a daemon, into files that every container engine loads.
 
-    python deploy/release/images.py server worker      # or: make images, make worker-image
+    python deploy/release/images.py server worker      # or: make images
 
 The server's image is the static program and nothing else. The worker's is a base with Python, and
 the product's wheel with PyTorch in an environment of its own. With --debian SUITE the base is made
@@ -124,7 +124,7 @@ def _context(folder: Path) -> Path:
     """A folder with what every image holds."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy2(ROOT / "LICENSE", folder)
-    (folder / NOTICES).write_text(licences.notices(licences.crates()))
+    (folder / NOTICES).write_text(licences.notices(licences.crates(MACHINE)))
     return folder
 
 

@@ -22,7 +22,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # The packages that are released; what only tests and the laboratory need is in neither.
 RELEASED = ("sumpter-python", "sumpter-server")
-TARGET = "x86_64-unknown-linux-gnu"
+# The machines that packages are built for.
+MACHINES = ("x86_64", "aarch64")
 _NOTICE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|UNLICENSE)", re.IGNORECASE)
 _TOKEN = re.compile(r"\(|\)|AND|OR|[\w.+-]+(?: WITH [\w.-]+)?")
 
@@ -47,10 +48,15 @@ def allowed() -> set[str]:
 
 
 @functools.cache
-def crates(root: Path = ROOT) -> list[Crate]:
-    """What the released packages consist of, apart from the project's own crates."""
-    command = ("cargo", "metadata", "--format-version=1", "--locked", f"--filter-platform={TARGET}")
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+def crates(*machines: str) -> list[Crate]:
+    """What the packages for these machines consist of, apart from the project's own crates.
+
+    Without machines: what those for any machine consist of.
+    """
+    command = ["cargo", "metadata", "--format-version=1", "--locked"]
+    for machine in machines or MACHINES:
+        command.append(f"--filter-platform={machine}-unknown-linux-gnu")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     metadata = json.loads(done.stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     needs = {node["id"]: list(_needed(node)) for node in metadata["resolve"]["nodes"]}

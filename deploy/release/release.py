@@ -2,9 +2,10 @@
 
     python deploy/release/release.py check     # may this commit be released?
     python deploy/release/release.py finish    # licences, `twine check`, SHA256SUMS of target/dist
+    python deploy/release/release.py verify    # is target/dist still what `finish` examined?
 
-`make release` runs `check`, builds, and runs `finish`. With --rehearsal what speaks against a
-release is printed, and no reason to stop.
+`make release` runs `check`, builds, and runs `finish`; what is installed from target/dist is
+verified before. With --rehearsal what speaks against a release is printed, and no reason to stop.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def unfinished(dist: Path) -> Iterator[str]:
         yield f"{dist} holds no wheels: `make wheel`"
         return
     allow = licences.allowed()
-    for one in licences.crates():
+    for one in licences.crates(*machines_of(packages)):
         if not licences.permits(one.licence, allow):
             yield f"{one.name} {one.version}: {one.licence or 'no licence'} is not in deny.toml"
     for path in packages:
@@ -96,6 +97,11 @@ def unfinished(dist: Path) -> Iterator[str]:
     checked = subprocess.run(command, capture_output=True, text=True)
     if checked.returncode:
         yield f"twine check: {' '.join(f'{checked.stdout} {checked.stderr}'.split())}"
+
+
+def machines_of(packages: list[Path]) -> list[str]:
+    """The machines that wheels are for."""
+    return sorted({audit.parse(path).machine for path in packages if path.suffix == ".whl"})
 
 
 def packages_of(dist: Path) -> list[Path]:
@@ -129,6 +135,19 @@ def finish(root: Path) -> int:
     return 0
 
 
+def verify(root: Path) -> int:
+    """Compares packages with their checksums; those of `make wheel` alone have none."""
+    dist = root / "target" / "dist"
+    if not (dist / SUMS).exists():
+        print(f"{dist} has no {SUMS}: it is of `make wheel`, not of `make release`")
+        return 0
+    stated, actual = set((dist / SUMS).read_text().splitlines()), checksums(dist).splitlines()
+    differing = {line.split(maxsplit=1)[-1] for line in stated ^ set(actual) if line.strip()}
+    said = "is not what SHA256SUMS says: make it anew: `make release`"
+    report([f"{dist / one} {said}" for one in sorted(differing)], "error")
+    return 1 if differing else 0
+
+
 def report(lines: list[str], kind: str) -> None:
     for line in lines:
         print(f"{kind}: {line}", file=sys.stderr)
@@ -136,10 +155,12 @@ def report(lines: list[str], kind: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=("check", "finish"))
+    parser.add_argument("step", choices=("check", "finish", "verify"))
     parser.add_argument("--rehearsal", action="store_true")
     options = parser.parse_args()
-    return finish(ROOT) if options.step == "finish" else check(ROOT, options.rehearsal)
+    if options.step == "check":
+        return check(ROOT, options.rehearsal)
+    return {"finish": finish, "verify": verify}[options.step](ROOT)
 
 
 if __name__ == "__main__":

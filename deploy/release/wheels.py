@@ -5,11 +5,12 @@
 Each wheel is built from its source distribution, so one that builds is known to be complete. zig
 links it against the symbols of glibc 2.28, so that it is a manylinux_2_28 wheel wherever it is
 built. The wheel of `sumpter` also holds the static `sumpter-server`, from the wheel that maturin
-has made of crates/server, with its list of crates (SBOM), and the notices of all crates.
+has made of crates/server, with its list of crates (SBOM), and the notices of its crates.
 
 Each server's wheel is for one machine, and so are the wheels that are made with it: zig also links
 for other machines than this one. The tools of requirements/release.txt must be beside its Python.
-What has been built is examined by audit.py, and the exit code is 1 if something is wrong with it.
+What has been built is examined by audit.py. The folder is there only if nothing is wrong with it:
+what is built is in DIR.part until then, and the exit code is 1 if it stays there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import gzip
 import io
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -48,40 +50,39 @@ def main() -> int:
     parser.add_argument("--servers", type=Path, nargs="+", required=True, metavar="WHEEL")
     parser.add_argument("--out", type=Path, default=ROOT / "target" / "dist", metavar="DIR")
     options = parser.parse_args()
+    out = options.out.resolve()
+    draft = out.with_name(f"{out.name}.part")
+    for folder in (out, draft):
+        shutil.rmtree(folder, ignore_errors=True)
     try:
-        wheels = build(options.servers, options.out.resolve())
+        wheels = build(options.servers, draft)
     except subprocess.CalledProcessError as error:
         print(f"error: {error.cmd[0]} ended with {error.returncode}", file=sys.stderr)
         return 1
     found = [finding for wheel in wheels for finding in audit.findings(wheel)]
     for finding in found:
         print(f"error: {finding}", file=sys.stderr)
-    for file in sorted(options.out.iterdir()):
+    for file in sorted(draft.iterdir()):
         print(f"{file.stat().st_size / 1e6:7.2f} MB  {file.name}")
+    if not found:
+        draft.rename(out)
     return 1 if found else 0
 
 
 def build(servers: list[Path], out: Path) -> list[Path]:
-    """Wheels of the product and of the laboratory, for the machine of each server.
-
-    Everything is in `out`, and nothing else.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    for file in out.iterdir():
-        file.unlink()
-    notices = licences.notices(licences.crates()).encode()
+    """Wheels of product and laboratory, for the machine of each server, in a new folder."""
+    out.mkdir(parents=True)
+    programs = [of_server(server) for server in servers]
+    notices = licences.notices(licences.crates(*sorted({one for _, _, one in programs}))).encode()
     (out / NOTICES).write_bytes(notices)
     product, laboratory = source(ROOT, out), source(ROOT / "lab", out)
-    for server in servers:
-        program, crates = of_server(server)
-        header = elf.read(program)
-        assert header is not None, f"{server} holds no program"
+    for program, crates, machine in programs:
         sbom = WORK / "sumpter-server.cyclonedx.json"
         sbom.write_bytes(crates)
         files = {f"{DATA}/scripts/sumpter-server": program, NOTICES: notices}
         staged = stage(product, WORK / "sumpter", files, _ADDITIONS)
-        compiled(staged, header.machine, out, "--sbom-include", str(sbom))
-        compiled(stage(laboratory, WORK / "sumpter_lab", {}, {}), header.machine, out)
+        compiled(staged, machine, out, "--sbom-include", str(sbom))
+        compiled(stage(laboratory, WORK / "sumpter_lab", {}, {}), machine, out)
     wheels = sorted(out.glob("*.whl"))
     for wheel in wheels:
         for name, content in audit.sboms(wheel).items():
@@ -90,12 +91,15 @@ def build(servers: list[Path], out: Path) -> list[Path]:
     return wheels
 
 
-def of_server(wheel: Path) -> tuple[bytes, bytes]:
-    """The program in the server's wheel, and the list of what it consists of."""
+def of_server(wheel: Path) -> tuple[bytes, bytes, str]:
+    """The program in the server's wheel, the list of what it consists of, and its machine."""
     with zipfile.ZipFile(wheel) as archive:
         (program,) = (n for n in archive.namelist() if n.endswith("/scripts/sumpter-server"))
         (crates,) = audit.sboms(wheel).values()
-        return archive.read(program), crates
+        content = archive.read(program)
+    header = elf.read(content)
+    assert header is not None, f"{wheel} holds no program"
+    return content, crates, header.machine
 
 
 def source(project: Path, out: Path) -> Path:

@@ -6,8 +6,8 @@
 Each cell is an environment of its own: the wheel and that torch are installed from the configured
 registry, then two ranks run the fronts and the backend on the loopback interface, and the first
 example of the README runs as it is printed there. `newest` is what `pip install sumpter[torch]`
-gives. A Python or a torch that cannot be had is a row that says why. The exit code is 1 if any cell
-failed.
+gives. A Python that is not here, or that an older torch has no build for, is a row that says so.
+The exit code is 1 if any cell failed, or none was tried.
 
 The registry's builds of torch for Linux on x86-64 bring CUDA's libraries, 3 to 5 GB unpacked for
 each torch, which uv keeps in its cache and links into the environments. Set UV_CACHE_DIR to a
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,8 +48,16 @@ SMOKE_S = 300
 INSTALL_S = 1800
 
 
+# How uv says that the registry has no such torch, or none for this Python.
+_NO_BUILD = re.compile(r"no\s+wheels\s+with\s+a\s+matching|no\s+version\s+of\s+torch")
+
+
 class Failed(Exception):
-    """A command failed; the message is the last line it wrote."""
+    """A command failed; the message is the last line it wrote, and `said` all of them."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
 
 
 @dataclass
@@ -72,6 +81,14 @@ def main() -> int:
                 works([tool("uv"), "python", "install", python])
             cells += try_python(folder, wheel, python, options.torches.split(","))
     print_table(cells)
+    return exit_code(cells)
+
+
+def exit_code(cells: list[Cell]) -> int:
+    """0 if what was tried works, and something was tried."""
+    if not any("doctor" in cell.results for cell in cells):
+        print("error: nothing was tried: no such Python is here", file=sys.stderr)
+        return 1
     return int(any(cell.failed for cell in cells))
 
 
@@ -145,8 +162,11 @@ def install(environment: Path, wheel: Path, interpreter: str, cell: Cell) -> Non
     try:
         run([*command, wanted], INSTALL_S)
     except Failed as error:
+        missing = cell.torch != "newest" and _NO_BUILD.search(error.said)
+        cell.failed = not missing
         # What the registry does not have is no fault of the wheel.
-        cell.results["fronts"] = cell.results["backend"] = f"skipped: {error}"
+        why = f"skipped: torch {cell.torch} has no build for it" if missing else f"FAILED: {error}"
+        cell.results["fronts"] = cell.results["backend"] = why
         return
     cell.torch = run([python, "-c", "import torch; print(torch.__version__)"], SMOKE_S)
     cell.results["numpy"] = run([python, "-c", "import numpy; print(numpy.__version__)"], SMOKE_S)
@@ -204,7 +224,8 @@ def run(command: list[str], limit_s: float) -> str:
     if done.returncode != 0:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr, flush=True)
         words = (done.stderr or done.stdout).strip().splitlines()
-        raise Failed(words[-1].strip() if words else f"exit code {done.returncode}")
+        last = words[-1].strip() if words else f"exit code {done.returncode}"
+        raise Failed(last, f"{done.stdout}\n{done.stderr}")
     return done.stdout.strip()
 
 

@@ -71,6 +71,19 @@ def of_the_wheel(python: str) -> list[Try]:
     ]
 
 
+def of_old_pythons(package: Path) -> list[Try]:
+    """What pip says where Python is too old; docs/user/install.md quotes it. Installs nothing."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    old = [folder / "bin" / "python" for minor in (9, 10) for folder in pyenv.glob(f"3.{minor}.*")]
+    if not old:
+        print("skipped  a Python that is too old: pyenv has neither 3.9 nor 3.10")
+    shows = "Package 'sumpter' requires a different Python: 3."
+    if package.suffix == ".whl":
+        shows = f"{package.name} is not a supported wheel on this platform"
+    install = ("-m", "pip", "install", "--dry-run", "--no-deps", str(package))
+    return [Try((str(python), *install), 1, shows) for python in old]
+
+
 def main() -> int:
     """Installs and tries; 1 if a command has failed."""
     if len(sys.argv) != 2 or not (dist := Path(sys.argv[1]).resolve()).is_dir():
@@ -88,6 +101,7 @@ def main() -> int:
             print(package.name, flush=True)
             python = environment(folder / package.suffix.strip("."), package)
             wanted = tries(python, script) + (of_the_wheel(python) if package is wheel else [])
+            wanted += of_old_pythons(package)
             failed += sum(not works(one, folder) for one in wanted)
         print(laboratory.name, flush=True)
         python = environment(folder / "laboratory", wheel, laboratory)

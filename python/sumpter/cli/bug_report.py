@@ -20,6 +20,7 @@ from sumpter.cli.options import (
     TokenOption,
     reached,
 )
+from sumpter.cli.printing import waiting
 
 if TYPE_CHECKING:
     from sumpter.doctor import Probe
@@ -97,12 +98,10 @@ def _token_in(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def _findings(probe: Probe, self_test: bool) -> Iterator[Entry]:
-    from rich.console import Console
-
     from sumpter.doctor import archive, examine
 
     found: dict[str, list[dict[str, str]]] = {}
-    with Console(stderr=True).status("examining this machine, which takes some seconds"):
+    with waiting("examining this machine, which takes some seconds"):
         for title, part in examine(probe, self_test):
             found[title] = [finding.as_dict() for finding in part]
     yield archive.document("doctor.json", "versions, and what `sumpter doctor` finds", found)

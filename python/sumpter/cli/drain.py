@@ -14,6 +14,7 @@ from sumpter.cli.options import (
     TokenOption,
     reached,
 )
+from sumpter.cli.printing import waiting
 from sumpter.console import actions
 
 EXAMPLE = "Example: sumpter drain cpu-3 --coordinator 10.0.0.1:7700 --token-file job.token"
@@ -36,5 +37,6 @@ def drain(
 ) -> None:
     """Take a server out of all jobs: they go on without it, then it ends."""
     settings, _ = reached(coordinator, token, token_file, job)
-    done = actions.drain(who, settings)
+    with waiting("waiting for the coordinator"):
+        done = actions.drain(who, settings)
     typer.echo(done.document if as_json else "\n".join(done.lines))

@@ -1,11 +1,26 @@
-"""Prints tables whole, where rich would cut them to 80 columns."""
+"""Tables printed whole, where rich would cut them to 80 columns, and what a command waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 _WIDEST = 1000  # characters of a table
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Shows what a command waits for, on standard error where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(what)):
+        yield
 
 
 def print_parts(parts: Sequence[Any], *, wraps: bool = False) -> None:

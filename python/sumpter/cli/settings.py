@@ -41,11 +41,20 @@ names the setting, where the value came from and the range. Sizes may be written
 """
 
 
+def _beginning(incomplete: str) -> list[str]:
+    """What the shell completes: settings, and their variables where one has been begun."""
+    kinds = ("name", "env") if incomplete else ("name",)
+    names = (row[kind] for row in _native.settings() for kind in kinds)
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def config(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Only this setting; its environment variable names it as well."
+            metavar="[NAME]",
+            help="Only this setting; its environment variable names it as well.",
+            autocompletion=_beginning,
         ),
     ] = None,
     search: Annotated[

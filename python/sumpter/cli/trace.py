@@ -19,6 +19,7 @@ from sumpter.cli.options import (
     TokenOption,
     reached,
 )
+from sumpter.cli.printing import waiting
 
 if TYPE_CHECKING:
     from sumpter.trace import Explanation
@@ -75,7 +76,8 @@ def trace(
         raise UsageError(f"-o {path}: there is no directory {path.parent}")
     settings, job = reached(coordinator, token, token_file, job)
     wanted = steps or _DEFAULT_STEPS
-    text = _native.trace(settings, job, wanted, str(path))
+    with waiting(f"collecting {counted(wanted, 'step')} from every worker and server"):
+        text = _native.trace(settings, job, wanted, str(path))
     if as_json and not explain:
         typer.echo(json.dumps(json.loads(text) | {"file": str(path)}))
     elif not as_json:
@@ -125,8 +127,9 @@ def _print_explained(path: Path, as_json: bool) -> None:
     from sumpter.trace import TraceError, explain, read, verdict
 
     try:
-        trace = read(path)
-        found = explain(trace)
+        with waiting(f"reading {path}"):
+            trace = read(path)
+            found = explain(trace)
     except TraceError as error:
         raise Failure(str(error)) from error
     if as_json:

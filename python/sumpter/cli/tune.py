@@ -16,6 +16,7 @@ from sumpter.cli.options import (
     given,
     reached,
 )
+from sumpter.cli.printing import waiting
 from sumpter.console import actions
 
 EXAMPLE = (
@@ -69,5 +70,6 @@ def tune(
     if not changes and not reset:
         raise UsageError("nothing to change: give --set, --tuner or --reset")
     settings, job = reached(coordinator, token, token_file, job)
-    done = actions.tune(changes, settings, job=job, reset=reset)
+    with waiting("waiting for the coordinator"):
+        done = actions.tune(changes, settings, job=job, reset=reset)
     typer.echo(done.document if as_json else "\n".join(done.lines))

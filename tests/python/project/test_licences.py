@@ -27,7 +27,27 @@ def test_every_crate_has_a_licence_that_is_allowed(licences: ModuleType) -> None
         if not licences.permits(one.licence, allow)
     ]
     assert len(released) > 50
+    for machine in licences.MACHINES:
+        assert set(licences.crates(machine)) <= set(released)
     assert not refused, f"{refused}: use other crates, or allow these in deploy/release/deny.toml"
+
+
+def test_the_crates_are_those_of_the_machines_that_packages_are_built_for(
+    licences: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+
+    def fails(command: list[str], **_: object) -> None:
+        commands.append([one for one in command if "platform" in one])
+        raise FileNotFoundError("cargo")
+
+    monkeypatch.setattr(licences.subprocess, "run", fails)
+    licences.crates.cache_clear()
+    for machines in ((), ("aarch64",)):
+        with pytest.raises(FileNotFoundError):
+            licences.crates(*machines)
+    both = [f"--filter-platform={name}-unknown-linux-gnu" for name in ("x86_64", "aarch64")]
+    assert commands == [both, both[1:]]
 
 
 def test_the_notices_name_every_crate_and_quote_what_it_asks_for(licences: ModuleType) -> None:

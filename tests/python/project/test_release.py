@@ -205,6 +205,59 @@ def test_a_release_without_wheels_is_not_finished(
     assert not (tmp_path / "target" / "dist" / release.SUMS).exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda dist: None, None),
+        (lambda dist: (dist / "a.whl").write_bytes(b"other"), "a.whl"),
+        (lambda dist: (dist / "b.tar.gz").unlink(), "b.tar.gz"),
+        (lambda dist: (dist / "c.whl").touch(), "c.whl"),
+    ],
+    ids=["as it was", "changed", "missing", "added"],
+)
+def test_packages_that_are_not_those_of_the_checksums_are_named(
+    release: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path], object],
+    named: str | None,
+) -> None:
+    dist = tmp_path / "target" / "dist"
+    dist.mkdir(parents=True)
+    (dist / "a.whl").write_bytes(b"a")
+    (dist / "b.tar.gz").write_bytes(b"b")
+    assert release.verify(tmp_path) == 0
+    assert f"has no {release.SUMS}: it is of `make wheel`" in capsys.readouterr().out
+    (dist / release.SUMS).write_text(release.checksums(dist))
+    change(dist)
+    assert release.verify(tmp_path) == (1 if named else 0)
+    said = capsys.readouterr().err
+    assert said.count("\n") == (1 if named else 0)
+    assert named is None or f"dist/{named} is not what SHA256SUMS says: make it anew" in said
+
+
+@pytest.mark.parametrize("finding", [None, "a.whl: its tag is wrong"])
+def test_packages_are_where_they_are_released_from_only_if_nothing_is_wrong_with_them(
+    audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finding: str | None
+) -> None:
+    import wheels
+
+    def build(servers: list[Path], out: Path) -> list[Path]:
+        out.mkdir()
+        (out / "a.whl").touch()
+        return [out / "a.whl"]
+
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    (dist / "of_before.whl").touch()
+    monkeypatch.setattr(wheels, "build", build)
+    monkeypatch.setattr(audit, "findings", lambda _: [finding] if finding else [])
+    monkeypatch.setattr(sys, "argv", ["wheels.py", "--servers", "x", "--out", str(dist)])
+    assert wheels.main() == (1 if finding else 0)
+    assert [one.name for one in tmp_path.glob("*/*")] == ["a.whl"]
+    assert dist.exists() is (finding is None)
+
+
 @pytest.fixture
 def wheel(
     audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +266,7 @@ def wheel(
     import licences
 
     monkeypatch.setattr(audit, "symbols", lambda _: [])
-    crates = [{"name": one.name, "version": one.version} for one in licences.crates()]
+    crates = [{"name": one.name, "version": one.version} for one in licences.crates("x86_64")]
 
     def make(name: str = WHEEL, mode: int = 0o755, **replaced: bytes | None) -> Path:
         info = "sumpter-0.1.0.dist-info"
@@ -250,6 +303,7 @@ def test_a_complete_wheel_has_no_findings(audit: ModuleType, wheel: Callable[...
         ({"notices": None}, "THIRD-PARTY.txt is not in it"),
         ({"sbom": b'{"components": []}'}, "its lists of crates lack"),
         ({"sbom": None}, "its lists of crates lack"),
+        ({"name": WHEEL.replace("x86_64", "s390x")}, "add s390x to licences.MACHINES"),
     ],
 )
 def test_what_a_wheel_lacks_is_found(

@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine: the real daemons, on its own address."""
+"""A Ray cluster of three nodes or more on this machine: the real daemons, on its own address."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,11 @@ _MEMORY_BYTES = 100 << 20
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[str]:
-    """The address of a cluster in which each node has one CPU, and this process is its driver."""
+def nodes() -> Iterator[Any]:
+    """A cluster in which each node has one CPU, and this process is its driver.
+
+    A test may add nodes, and takes them away again.
+    """
     import ray
     from ray.cluster_utils import Cluster
 
@@ -32,8 +36,14 @@ def cluster() -> Iterator[str]:
         for _ in range(NODES - 1):
             made.add_node(**of_node)
         ray.init(address=made.address)
-        yield made.address
+        yield made
     finally:
         ray.shutdown()
         made.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(nodes: Any) -> str:
+    """The address of the cluster."""
+    return nodes.address

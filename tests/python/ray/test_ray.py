@@ -65,12 +65,18 @@ def members() -> list[int]:
     return [server.number for server in read_servers(_native.status(last_settings()))]
 
 
-def trainer(train: Callable, folder: Path, failures: int = 0, **config: object) -> TorchTrainer:
+def trainer(
+    train: Callable,
+    folder: Path,
+    failures: int = 0,
+    scaling: ScalingConfig | None = None,
+    **config: object,
+) -> TorchTrainer:
     return TorchTrainer(
         train,
         train_loop_config={"folder": str(folder)},
         torch_config=SumpterConfig(**config),
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=scaling or ScalingConfig(num_workers=2),
         run_config=RunConfig(
             storage_path=str(folder / "ray"), failure_config=FailureConfig(max_failures=failures)
         ),
@@ -109,7 +115,7 @@ class Run:
     results: list[Any] = field(default_factory=list)
 
     def steps(self) -> int:
-        """How many steps both ranks have taken in their group."""
+        """How many steps the first two ranks have taken in their group."""
         written = [self.folder / f"step.{rank}" for rank in range(2)]
         return min(int((file.read_text() if file.exists() else "") or 0) for file in written)
 
@@ -118,15 +124,17 @@ class Run:
         eventually(lambda: self.steps() > before + 20, lambda: str(self.results))
 
     def groups(self) -> list[str]:
-        """The coordinator and the number of servers that rank 0 of each group found."""
+        """The coordinator, and how many servers and ranks rank 0 of each group found."""
         return (self.folder / "groups").read_text().splitlines()
 
 
 @contextmanager
-def running(folder: Path, failures: int = 0, **config: object) -> Iterator[Run]:
+def running(
+    folder: Path, failures: int = 0, scaling: ScalingConfig | None = None, **config: object
+) -> Iterator[Run]:
     """A run of `until_enough`; when the block is left, it is over, and its result is there."""
     run = Run(folder)
-    made = trainer(until_enough, folder, failures, **config)
+    made = trainer(until_enough, folder, failures, scaling, **config)
     thread = threading.Thread(target=lambda: run.results.append(made.fit()))
     thread.start()
     try:
@@ -144,18 +152,20 @@ def until_enough(config: dict) -> str:
     import torch.distributed as dist
 
     folder, step, over = Path(config["folder"]), 0, torch.zeros(1)
-    rank = dist.get_rank()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     fatal = folder / f"kill.{rank}"
     if rank == 0:
         with (folder / "groups").open("a") as groups:
-            groups.write(f"{os.environ['SUMPTER_COORDINATOR']} {os.environ['SUMPTER_SERVERS']}\n")
+            coordinator, servers = (os.environ[f"SUMPTER_{x}"] for x in ("COORDINATOR", "SERVERS"))
+            groups.write(f"{coordinator} {servers} {ranks}\n")
     while not over.item():
         if fatal.exists():
             fatal.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         gradient = torch.full((1 << 16,), float(step + rank))
         dist.all_reduce(gradient)
-        assert (gradient == 2 * step + 1).all(), f"step {step}: {gradient}"
+        total = ranks * step + ranks * (ranks - 1) / 2
+        assert (gradient == total).all(), f"step {step} of {ranks} ranks: {gradient}"
         over[0] = rank == 0 and (folder / "enough").exists()
         dist.broadcast(over, 0)
         step += 1
@@ -190,8 +200,40 @@ def test_after_a_lost_worker_a_new_group_trains_and_helpers_join_when_they_can(
         ray.kill(blocker)
         eventually(members, lambda: str(reserved()))
         run.goes_on()
-    (first, servers), (second, later) = (group.split() for group in run.groups())
-    assert (servers, later) == ("1", "0") and first != second
+    (first, *before), (second, *later) = (group.split() for group in run.groups())
+    assert (before, later) == (["1", "2"], ["0", "2"]) and first != second
+
+
+def test_nodes_that_come_and_go_change_the_number_of_workers_and_helpers_stay(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ray learns of a lost node within 20 s, and until then waits for a place there.
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")
+    # Of helpers Ray Train knows nothing, and would count their CPUs as places of workers.
+    elastic = ScalingConfig(
+        num_workers=(2, 3),
+        resources_per_worker={"CPU": 1, "seat": 1},
+        elastic_resize_monitor_interval_s=1,
+    )
+    added = [nodes.add_node(resources={"seat": 1}) for _ in range(2)]
+
+    def resized(group: int, ranks: int) -> None:
+        eventually(lambda: len(run.groups()) > group, lambda: f"{run.groups()}, {run.results}")
+        assert run.groups()[group].split()[1:] == ["1", str(ranks)]
+        run.goes_on()
+        assert len(members()) == 1
+
+    try:
+        with running(tmp_path, 1, elastic, helpers=1) as run:
+            resized(0, 2)
+            added.append(nodes.add_node(resources={"seat": 1}))
+            resized(1, 3)
+            nodes.remove_node(added.pop(), allow_graceful=False)
+            resized(2, 2)
+        assert len(run.groups()) == 3
+    finally:
+        for node in added:
+            nodes.remove_node(node)
 
 
 DRIVER = """

@@ -152,6 +152,8 @@ def test_plan_reads_a_list_of_machines(sumpter: Command, tmp_path: Path) -> None
         (("serve", "--join", "nowhere", "--token", TOKEN), "nowhere"),
         (("serve", "--join", "127.0.0.1:1", "--token", "short"), "token"),
         (("no-such-command",), "no-such-command"),
+        (("statsu",), "Did you mean 'status'"),
+        (("bug-reprot",), "Did you mean 'bug-report'"),
         (("--no-such-option",), "--no-such-option"),
     ],
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from jobs import HANG_S
+from pods import eventually
 from sumpter import _environment, _native, _packages
+from sumpter.cli import main
 from sumpter.cli.app import app
 from sumpter.cli.groups import GROUPS
 from sumpter.cli.settings import EXAMPLE
@@ -179,3 +183,116 @@ class TestMissingPackages:
         error = ModuleNotFoundError("No module named 'mine'", name="mine")
         assert _packages.missing(error) is None
         assert _packages.missing(ImportError("broken", name="sumpter")) is None
+
+
+class TestCompletion:
+    """What the shell asks the command by the protocol of its completion script."""
+
+    @staticmethod
+    def completed(*words: str) -> list[str]:
+        asked = {"_SUMPTER_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("sumpter", *words))}
+        result = sumpter(**asked, COMP_CWORD=str(len(words)))
+        assert (result.returncode, result.stderr) == (0, "")
+        return result.stdout.split()
+
+    def test_commands_and_their_options_are_completed(self) -> None:
+        assert self.completed("ru") == ["run"]
+        assert self.completed("bug") == ["bug-report"]
+        assert {"--min-workers", "--machines"} <= set(self.completed("run", "--m"))
+
+    def test_names_of_settings_are_completed(self) -> None:
+        names = [row["name"] for row in _native.settings()]
+        assert self.completed("config", "credit") == ["credit_bytes"]
+        assert self.completed("config", "SUMPTER_CREDIT") == ["SUMPTER_CREDIT_BYTES"]
+        assert self.completed("config", "xyzzy") == []
+        assert self.completed("config", "pe") == [name for name in names if name.startswith("pe")]
+
+    def test_bash_completes_by_the_script_that_is_shown(self, tmp_path: Path) -> None:
+        asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        shown = sumpter("--show-completion", "bash", **asked)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        (tmp_path / "sumpter").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sumpter "$@"\n')
+        (tmp_path / "sumpter").chmod(0o755)
+        press = """
+            COMP_WORDS=(sumpter conf) COMP_CWORD=1
+            read -ra registered <<< "$(complete -p sumpter)"
+            "${registered[-2]}" sumpter conf sumpter
+            echo "${COMPREPLY[@]}"
+        """
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        command = ["bash", "-c", shown.stdout + press]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert (done.stdout, done.stderr) == ("config\n", "")
+
+
+class Terminal(io.StringIO):
+    """A standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+WAITS = [
+    (("trace", "--steps", "3"), "trace", "collecting 3 steps from every worker and server"),
+    (("tune", "--set", "credit=4MiB"), "tune", "waiting for the coordinator"),
+    (("drain", "cpu-3"), "drain", "waiting for the coordinator"),
+    (("status", "--json"), "status", "waiting for the coordinator"),
+    (("jobs",), "status", "waiting for the coordinator"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "asks", "says"), WAITS, ids=lambda one: str(one[0]))
+def test_what_a_command_waits_for_is_shown_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], asks: str, says: str
+) -> None:
+    terminal = Terminal()
+
+    def answer(*_: object, **__: object) -> str:
+        eventually(lambda: says in terminal.getvalue(), terminal.getvalue)
+        raise _native.PeerLostError("the coordinator went away")
+
+    monkeypatch.setattr(_native, asks, answer)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with pytest.raises(SystemExit):
+        main(arguments)
+    # Nothing of it is left: its line is erased before the error is written.
+    assert terminal.getvalue().rpartition("\x1b[2K")[2].count(says) == 0
+    assert "error: " in terminal.getvalue().rpartition(says)[2]
+
+
+@pytest.mark.parametrize(("arguments", "asks", "says"), WAITS, ids=lambda one: str(one[0]))
+def test_nothing_of_it_is_in_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    asks: str,
+    says: str,
+) -> None:
+    def answer(*_: object, **__: object) -> str:
+        raise _native.PeerLostError("the coordinator went away")
+
+    monkeypatch.setattr(_native, asks, answer)
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert capsys.readouterr() == ("", "error: the coordinator went away\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--help",), 0),
+        (("config",), 0),
+        (("plan", "-n", "4", "-s", "2"), 0),
+        (("run", "-n", "2", "-s", "1", "--dry-run", "--", "true"), 0),
+        (("plan",), 2),
+        (("jobs", "--coordinator", "127.0.0.1:1", "--token", "short"), 2),
+    ],
+    ids=lambda one: str(one[0]) if isinstance(one, tuple) else None,
+)
+def test_a_pipe_gets_no_colours(arguments: tuple[str, ...], code: int) -> None:
+    result = sumpter(*arguments, TERM="xterm-256color", COLORTERM="truecolor")
+    assert result.returncode == code, result.stderr
+    assert result.stdout or result.stderr
+    assert "\x1b" not in result.stdout + result.stderr

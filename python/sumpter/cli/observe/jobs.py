@@ -15,6 +15,7 @@ from sumpter.cli.options import (
     TokenOption,
     reached,
 )
+from sumpter.cli.printing import waiting
 
 EXAMPLE = "Example: sumpter jobs --coordinator 10.0.0.1:7700 --token-file cluster.token"
 
@@ -35,7 +36,9 @@ def jobs(
     from sumpter.launch.jobs import print_jobs, read_jobs
 
     settings, job = reached(coordinator, token, token_file, job)
-    rows = read_jobs(_native.status(settings, job))
+    with waiting("waiting for the coordinator"):
+        text = _native.status(settings, job)
+    rows = read_jobs(text)
     if as_json:
         typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
         return

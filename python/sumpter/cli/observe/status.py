@@ -13,6 +13,7 @@ from sumpter.cli.options import (
     TokenOption,
     reached,
 )
+from sumpter.cli.printing import waiting
 
 EXAMPLE = "Example: sumpter status --coordinator 10.0.0.1:7700 --token-file job.token"
 
@@ -30,7 +31,8 @@ def status(
     or the lane that has not answered; in the JSON it is the job's "stall".
     """
     settings, job = reached(coordinator, token, token_file, job)
-    text = _native.status(settings, job)
+    with waiting("waiting for the coordinator"):
+        text = _native.status(settings, job)
     if as_json:
         typer.echo(text)
         return
