@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import re
 import subprocess
 from collections.abc import Iterator
@@ -174,6 +175,31 @@ def test_an_autoscaler_owns_the_number_of_servers() -> None:
     assert rule in {one.get("record") for group in groups for one in group["rules"]}
 
 
+@pytest.mark.parametrize(
+    "pools",
+    [
+        '[{"name":"a"}]',
+        '[{"name":"a"},{"name":"b"},{"name":"all","kind":"DaemonSet"}]',
+        '[{"name":"all","kind":"DaemonSet"}]',
+    ],
+)
+def test_a_disruption_budget_is_of_the_pods_of_one_deployment(pools: str) -> None:
+    """With others among them, Kubernetes cannot tell how many there should be, and evicts none."""
+    resources = render("--set-json", f"servers.pools={pools}")
+    templates = {
+        (one["kind"], one["metadata"]["name"]): one["spec"]["template"]["metadata"]["labels"]
+        for one in resources
+        if one["kind"] in ("Deployment", "DaemonSet", "StatefulSet")
+    }
+    budgets = [one["spec"] for one in resources if one["kind"] == "PodDisruptionBudget"]
+    selected = [
+        [who for who, labels in templates.items() if _selects(one["selector"], labels)]
+        for one in budgets
+    ]
+    assert sorted(selected) == sorted([who] for who in templates if who[0] == "Deployment")
+    assert all(one["maxUnavailable"] == 1 for one in budgets)
+
+
 def test_dashboard_and_alerts_are_those_of_the_project() -> None:
     resources = render("--values", FULL)
     dashboard = only(resources, "ConfigMap", "sumpter-dashboard")["data"]["sumpter.json"]
@@ -208,6 +234,11 @@ def test_dashboard_and_alerts_are_those_of_the_project() -> None:
             "servers pool cpu: give rack or rackFromPodLabel, not both",
         ),
         (
+            ("--set", "image.repository=x,servers.hostNetwork=true"),
+            "servers pool cpu: hostNetwork needs networkPolicy.nodes",
+        ),
+        (("--set", "image.repository=x,networkPolicy.nodes={10.0.0.7}"), "nodes"),
+        (
             ("--set", "image.repository=x,tls.enabled=true,tls.certManager.enabled=false"),
             "or a Secret with tls.crt, tls.key and ca.crt in tls.",
         ),
@@ -218,13 +249,19 @@ def test_values_that_make_no_sense_are_refused(arguments: tuple[str, ...], said:
 
 
 class Policies:
-    """Which connections the policies of some resources admit, by the rules of NetworkPolicy v1."""
+    """Which connections the policies of some resources admit, by the rules of NetworkPolicy v1.
 
-    def __init__(self, resources: list[Resource]) -> None:
+    These leave pods with hostNetwork to the network plugin: it takes them for pods as any
+    (`known`), or, as most do, for their node: no policy selects them, and only blocks of addresses
+    admit them.
+    """
+
+    def __init__(self, resources: list[Resource], *, known: bool) -> None:
         self.all = [one for one in resources if one["kind"] == "NetworkPolicy"]
+        self.known = known
 
     def admit(self, source: Resource, target: Resource, port: int) -> bool:
-        """Whether a pod may connect to a port of another; pods are labels and a namespace."""
+        """Whether a pod may connect to a port of another; see `pod`."""
         leaves = self._allows("Egress", "to", source, target, port)
         return leaves and self._allows("Ingress", "from", target, source, port)
 
@@ -233,49 +270,59 @@ class Policies:
             one
             for one in self.all
             if kind in one["spec"]["policyTypes"]
+            and self._is_pod(pod)
             and one["metadata"]["namespace"] == pod["namespace"]
             and _selects(one["spec"]["podSelector"], pod["labels"])
         ]
         rules = [rule for one in policies for rule in one["spec"].get(kind.lower(), ())]
         return not policies or any(
-            any(_is_peer(one, peer, pod["namespace"]) for one in rule.get(side, [{}]))
+            any(self._is_peer(one, peer, pod["namespace"]) for one in rule.get(side, [{}]))
             and any(_has(one, port) for one in rule.get("ports", [{}]))
             for rule in rules
         )
 
+    def _is_pod(self, pod: Resource) -> bool:
+        return self.known or not pod["hostNetwork"]
+
+    def _is_peer(self, rule: Resource, pod: Resource, own: str) -> bool:
+        if block := rule.get("ipBlock"):
+            assert set(block) == {"cidr"}
+            return ipaddress.ip_address(pod["address"]) in ipaddress.ip_network(block["cidr"])
+        if not rule:
+            return True
+        names = {"kubernetes.io/metadata.name": pod["namespace"]}
+        where = rule.get("namespaceSelector")
+        here = pod["namespace"] == own if where is None else _selects(where, names)
+        return here and self._is_pod(pod) and _selects(rule.get("podSelector", {}), pod["labels"])
+
 
 def _selects(selector: Resource, labels: dict[str, str]) -> bool:
+    assert set(selector) <= {"matchLabels"}
     return all(labels.get(name) == text for name, text in selector.get("matchLabels", {}).items())
-
-
-def _is_peer(rule: Resource, pod: Resource, own: str) -> bool:
-    names = {"kubernetes.io/metadata.name": pod["namespace"]}
-    where = rule.get("namespaceSelector")
-    here = pod["namespace"] == own if where is None and rule else _selects(where or {}, names)
-    return here and _selects(rule.get("podSelector", {}), pod["labels"])
 
 
 def _has(rule: Resource, port: int) -> bool:
     return "port" not in rule or rule["port"] <= port <= rule.get("endPort", rule["port"])
 
 
-def pod(namespace: str, **labels: str) -> Resource:
-    return {"namespace": namespace, "labels": labels}
-
-
-def component(name: str, pool: str = "") -> Resource:
-    labels = {**LABELS, "app.kubernetes.io/component": name}
+def pod(namespace: str, *, node: str = "", **labels: str) -> Resource:
+    """A pod with an address of its own, or with that of its node."""
     return {
-        "namespace": "sumpter",
-        "labels": {**labels, **({"sumpter/pool": pool} if pool else {})},
+        **{"namespace": namespace, "labels": labels},
+        **{"address": node or "10.244.0.7", "hostNetwork": bool(node)},
     }
+
+
+def component(name: str, pool: str = "", node: str = "") -> Resource:
+    labels = {**LABELS, "app.kubernetes.io/component": name}
+    return pod("sumpter", node=node, **labels, **({"sumpter/pool": pool} if pool else {}))
 
 
 def connections() -> Iterator[tuple[Resource, Resource, int, bool]]:
     coordinator, one, other = (
         component("coordinator"),
         component("server", "rack-a"),
-        component("server", "all"),
+        component("server", "rack-b"),
     )
     worker, stranger = pod("team-vision", app="train"), pod("team-red", app="train")
     prometheus = pod("monitoring", app="prometheus")
@@ -286,10 +333,19 @@ def connections() -> Iterator[tuple[Resource, Resource, int, bool]]:
     yield from ((prometheus, coordinator, 9464, True), (prometheus, coordinator, 7700, False))
     yield from ((worker, coordinator, 9464, False), (coordinator, one, 7800, False))
     yield from ((one, stranger, 443, False), (one, pod("kube-system", app="dns"), 53, True))
+    # On the network of their nodes, which the values list, and of nodes of other networks.
+    for host in (component("server", "all", "10.1.2.3"), component("server", "all", "fd00:1::7")):
+        yield from ((host, coordinator, 7700, True), (host, one, 7800, True))
+        yield from ((one, host, 7800, True), (host, one, 9464, False), (worker, host, 7800, True))
+        yield from ((host, coordinator, 9464, False), (coordinator, host, 7800, False))
+    elsewhere = pod("team-red", node="10.2.2.3", app="train")
+    yield from ((elsewhere, coordinator, 7700, False), (elsewhere, one, 7800, False))
 
 
-def test_policies_admit_members_of_jobs_and_no_one_else() -> None:
-    policies = Policies(render("--values", FULL))
+@pytest.mark.parametrize("known", [True, False], ids=["pods", "nodes"])
+def test_policies_admit_members_of_jobs_and_no_one_else(known: bool) -> None:
+    """With pods on their nodes' network taken for pods, and for their nodes."""
+    policies = Policies(render("--values", FULL), known=known)
     wrong = [
         (source, target, port)
         for source, target, port, admitted in connections()
@@ -298,32 +354,10 @@ def test_policies_admit_members_of_jobs_and_no_one_else() -> None:
     assert not wrong
 
 
-def leaves(values: Resource, prefix: str = "") -> Iterator[str]:
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, dict) and value and name not in ("resources", "settings", "labels"):
-            yield from leaves(value, f"{path}.")
-        else:
-            yield path
-
-
-def test_the_page_describes_every_value() -> None:
-    values = load((CHART / "values.yaml").read_text())[0]
-    described = set(re.findall(r"`([\w.]+)`", "\n".join(table("Values"))))
-    shared = {"resources", "nodeSelector", "tolerations", "affinity", "priorityClassName"}
-    shared |= {"podAnnotations", "podLabels"}
-    exist = {
-        path
-        for path in leaves(values)
-        if path.rpartition(".")[2] not in shared or not path.startswith(("coordinator", "servers"))
-    }
-    assert described == exist | shared
-
-
-def table(section: str) -> list[str]:
-    """The first column of the tables of a section of the page."""
-    text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+def test_servers_on_nodes_that_no_policy_admits_do_not_reach_their_coordinator() -> None:
+    resources = render("--values", FULL, "--set-json", 'networkPolicy.nodes=["10.9.0.0/16"]')
+    host = component("server", "all", "10.1.2.3")
+    assert not Policies(resources, known=False).admit(host, component("coordinator"), 7700)
 
 
 def test_the_chart_is_of_the_version_of_the_project() -> None:

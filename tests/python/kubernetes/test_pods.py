@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from manifests import Resource, example, only, render
+from manifests import ROOT, Resource, example, only, render
 from needs import server
 from pods import Cluster, Pod, cluster, eventually
 from sumpter import _native
 
 TRAIN = (Path(__file__).parent / "workers" / "train.py").read_text()
+PAGE = ROOT / "docs" / "user" / "kubernetes.md"
 FULL = str(Path(__file__).parent / "full.yaml")
 JOBSET = "train"
 SUM = """\
@@ -40,29 +43,12 @@ def pods(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-class JobSet:
-    """A JobSet's pods, each as its Job starts and replaces it."""
+@dataclass
+class Nodes:
+    """The nodes of a job, which write down their steps."""
 
-    def __init__(self, pods: Cluster, folder: Path) -> None:
-        spec = only(example("jobset.yaml"), "JobSet")["spec"]
-        self.templates = {
-            one["name"]: one["template"]["spec"]["template"] for one in spec["replicatedJobs"]
-        }
-        self.pods, self.folder = pods, folder
-
-    def start(self, role: str, index: int) -> Pod:
-        host = f"{JOBSET}-{role}-0-{index}"
-        return self.pods.start(
-            self.templates[role],
-            host,
-            host=f"{host}.{JOBSET}",
-            labels={
-                "jobset.sigs.k8s.io/jobset-name": JOBSET,
-                "topology.kubernetes.io/zone": f"zone-{index}",
-            },
-            index=index,
-            environment={"TEST_FOLDER": str(self.folder)},
-        )
+    pods: Cluster
+    folder: Path
 
     def step(self) -> int:
         """The last step that both nodes have written down."""
@@ -79,6 +65,48 @@ class JobSet:
         )
         assert all(node.running() for node in nodes), self.pods.report()
 
+    def finish(self, nodes: list[Pod]) -> None:
+        """Ends the job, of which each node has checked every sum."""
+        (self.folder / "enough").touch()
+        assert [node.wait() for node in nodes] == [0, 0], self.pods.report()
+        for rank, node in enumerate(nodes):
+            assert f"rank {rank} of 2 took" in node.log()
+
+
+class JobSet(Nodes):
+    """A JobSet's pods, each as its Job starts and replaces it."""
+
+    def start(self, role: str, index: int) -> Pod:
+        spec = only(example("jobset.yaml"), "JobSet")["spec"]
+        templates = {
+            one["name"]: one["template"]["spec"]["template"] for one in spec["replicatedJobs"]
+        }
+        host = f"{JOBSET}-{role}-0-{index}"
+        return self.pods.start(
+            templates[role],
+            host,
+            host=f"{host}.{JOBSET}",
+            labels={
+                "jobset.sigs.k8s.io/jobset-name": JOBSET,
+                "topology.kubernetes.io/zone": f"zone-{index}",
+            },
+            index=index,
+            environment={"TEST_FOLDER": str(self.folder)},
+        )
+
+
+def status(pods: Cluster, **variables: str) -> Resource:
+    """What `sumpter status` says, in a pod of its own."""
+    show = worker(0, **variables)
+    show["spec"]["containers"][0]["command"] = ["sumpter", "status", "--json"]
+    shown = pods.start(show, "status")
+    assert shown.wait() == 0, shown.log()
+    return json.loads(shown.log())
+
+
+def racks(members: list[Resource]) -> dict[str, str]:
+    return {one["host"]: one["rack"] for one in members}
+
 
 def test_a_jobset_outlives_evicted_servers_and_coordinators(pods: Cluster, tmp_path: Path) -> None:
     pods.secrets["sumpter-token"] = {"token": _native.generate_token()}
@@ -93,6 +121,15 @@ def test_a_jobset_outlives_evicted_servers_and_coordinators(pods: Cluster, tmp_p
     for one in servers:
         one.wait_for("summing for job")
     jobset.goes_on(nodes)
+    # The label of each pod is the rack that the coordinator plans with.
+    told = status(
+        pods,
+        SUMPTER_COORDINATOR=f"{JOBSET}-coordinator-0-0.{JOBSET}:7700",
+        SUMPTER_TOKEN=pods.secrets["sumpter-token"]["token"],
+    )
+    (job,) = told["jobs"]
+    for role, members in (("server", told["servers"]), ("node", job["workers"])):
+        assert racks(members) == {f"{JOBSET}-{role}-0-{i}": f"zone-{i}" for i in range(2)}, told
 
     # Another pod under the same name has another address.
     assert coordinator.evict() == 128 + signal.SIGTERM, pods.report()
@@ -110,12 +147,70 @@ def test_a_jobset_outlives_evicted_servers_and_coordinators(pods: Cluster, tmp_p
     servers[0].wait_for("summing for job")
     jobset.goes_on(nodes)
 
-    (tmp_path / "enough").touch()
-    assert [node.wait() for node in nodes] == [0, 0], pods.report()
-    for rank, node in enumerate(nodes):
-        assert f"rank {rank} of 2 took" in node.log()
+    jobset.finish(nodes)
     # Servers wait for the next job until the JobSet, which is done, deletes them.
     assert all(one.running() for one in servers)
+
+
+def test_a_plain_job_trains_on_the_charts_servers(pods: Cluster, tmp_path: Path) -> None:
+    resources = render()
+    pods.add(only(resources, "Secret"))
+    pods.services["sumpter-coordinator.sumpter.svc"] = "sumpter-coordinator-0"
+    coordinator, one = (
+        pods.start(only(resources, kind)["spec"]["template"], name, namespace="sumpter")
+        for kind, name in (("StatefulSet", "sumpter-coordinator-0"), ("Deployment", "server-x"))
+    )
+    job, nodes = only(example("job.yaml"), "Job"), Nodes(pods, tmp_path)
+    name, spec = job["metadata"]["name"], job["spec"]
+    ranks = [
+        pods.start(
+            spec["template"],
+            f"{name}-{index}",
+            host=f"{name}-{index}.{spec['template']['spec']['subdomain']}",
+            labels={"topology.kubernetes.io/zone": f"zone-{index}"},
+            index=index,
+            environment={"TEST_FOLDER": str(tmp_path)},
+        )
+        # The one that the others look for comes last.
+        for index in reversed(range(spec["completions"]))
+    ][::-1]
+    one.wait_for("summing for job")
+    nodes.goes_on(ranks)
+    told = status(
+        pods,
+        SUMPTER_COORDINATOR="sumpter-coordinator.sumpter.svc:7700",
+        SUMPTER_TOKEN=pods.secrets["sumpter-token"]["token"],
+    )
+    (seen,) = told["jobs"]
+    assert seen["name"] == name
+    assert racks(seen["workers"]) == {f"{name}-{i}": f"zone-{i}" for i in range(2)}, told
+    assert [server["host"] for server in told["servers"]] == ["server-x"]
+    nodes.finish(ranks)
+    assert all(still.running() for still in (coordinator, one))
+
+
+def test_members_that_look_in_the_wrong_namespace_say_so_and_end(pods: Cluster) -> None:
+    token, address = _native.generate_token(), "sumpter-coordinator.team-red.svc:7700"
+    rank = worker(
+        0,
+        **{"SUMPTER_COORDINATOR": address, "SUMPTER_TOKEN": token, "WORLD_SIZE": "2"},
+        **{"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "SUMPTER_START_TIMEOUT_S": "5"},
+    )
+    words = ["serve", "--join", address, "--token", token, "--set", "start_timeout_s=5"]
+    container = {"name": "server", "command": ["sumpter-server"], "args": words}
+    server_pod = {"spec": {"containers": [container]}}
+    said = quotations("failed to lookup address information")
+    assert len(said) == 2
+    for one in (pods.start(rank, "rank"), pods.start(server_pod, "server")):
+        assert one.wait() == 1, one.log()
+        assert f"no way to the coordinator at {address} in 5 s" in one.log(), one.log()
+        assert all(re.search(quoted, one.log()) for quoted in said), one.log()
+
+
+def quotations(part: str) -> list[str]:
+    """The messages of the page's Troubleshooting with a part, as expressions."""
+    quoted = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    return [".*".join(map(re.escape, one.split("..."))) for one in quoted if part in one]
 
 
 def certificates(folder: Path, resources: list[Resource]) -> dict[str, dict[str, str]]:
@@ -156,8 +251,10 @@ def worker(rank: int, **variables: str) -> Resource:
     """A pod of one rank, as a user of the chart writes it."""
     env = [{"name": name, "value": text} for name, text in variables.items()]
     env.append({"name": "RANK", "value": str(rank)})
-    mount = {"name": "tls", "mountPath": "/etc/sumpter/tls"}
     container = {"name": "worker", "command": ["python", "-c", SUM], "env": env}
+    if "SUMPTER_TLS_CA" not in variables:
+        return {"spec": {"containers": [container]}}
+    mount = {"name": "tls", "mountPath": "/etc/sumpter/tls"}
     volumes = [{"name": "tls", "secret": {"secretName": "sumpter-worker-tls"}}]
     return {"spec": {"containers": [{**container, "volumeMounts": [mount]}], "volumes": volumes}}
 
@@ -206,11 +303,8 @@ def test_the_charts_service_sums_for_tenants_over_tls(pods: Cluster, tmp_path: P
     refused = pods.start(worker(0, **common, **stranger), "stranger")
     assert refused.wait() == 1 and "token refused" in refused.log()
 
-    show = worker(0, **common, SUMPTER_TOKEN=pods.secrets["sumpter-token"]["token"])
-    show["spec"]["containers"][0]["command"] = ["sumpter", "status", "--json"]
-    shown = pods.start(show, "status")
-    assert shown.wait() == 0, shown.log()
-    told = {one["host"]: one for one in json.loads(shown.log())["servers"]}
+    shown = status(pods, **common, SUMPTER_TOKEN=pods.secrets["sumpter-token"]["token"])
+    told = {one["host"]: one for one in shown["servers"]}
     assert set(told) == {"sumpter-server-rack-a-x", "node-7"}
     # Rack and bandwidth are those of the values.
     racked = told["sumpter-server-rack-a-x"]

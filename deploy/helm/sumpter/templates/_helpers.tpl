@@ -99,3 +99,10 @@ capabilities: {drop: [ALL]}
 {{- define "sumpter.peers" -}}
 {{- toYaml . -}}
 {{- end }}
+
+{{/* Networks as peers of a NetworkPolicy. */}}
+{{- define "sumpter.blocks" -}}
+{{- range . }}
+- ipBlock: {cidr: {{ . | quote }}}
+{{- end }}
+{{- end }}
