@@ -30,6 +30,7 @@ CROSS_LINKER = $(if $(filter-out $(MACHINE),$(ARCH)),CARGO_TARGET_$(shell echo $
 STATIC = CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
 	RUSTFLAGS="-C target-feature=+crt-static" $(CROSS_LINKER)
 RELEASE := $(TOOLS)/release
+TENSORFLOW := target/tensorflow
 MXNET := target/mxnet
 CLOUDS := target/clouds
 DIST := target/dist
@@ -155,10 +156,27 @@ ray-check: setup ## Install Ray into .venv, and run the tests that need it.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/ray.txt
 	$(BIN)/python -m pytest tests/python/ray
 
-tensorflow-check: setup ## Install TensorFlow into .venv, and run the tests that need it.
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes \
+# Makes both distributions those of another environment as well, with their commands. Their modules
+# are of the stable ABI: what `make setup` has compiled serves every Python.
+define link
+	rm -rf $(1)/lib/python3*/site-packages/sumpter*
+	cp -r $(VENV)/lib/python3*/site-packages/sumpter* $(1)/lib/python3*/site-packages/
+	sed '1s|.*|#!$(abspath $(1)/bin/python)|' $(BIN)/sumpter > $(1)/bin/sumpter
+	chmod +x $(1)/bin/sumpter
+endef
+
+# TensorFlow's LLVM and that of Triton, which torch brings, end a process that has both.
+$(TENSORFLOW)/.installed: requirements/tensorflow.txt | setup
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(TENSORFLOW)
+	$(BIN)/uv pip install --quiet --python $(TENSORFLOW)/bin/python --require-hashes \
 		-r requirements/tensorflow.txt
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal tests/python/tensorflow
+	@touch $@
+
+tensorflow-check: setup $(TENSORFLOW)/.installed ## Make an environment with TensorFlow, and run the tests that need it.
+	$(call link,$(TENSORFLOW))
+	$(TENSORFLOW)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal tests/python/tensorflow
+	$(TENSORFLOW)/bin/python -m pytest tests/python/docs/test_commands.py \
+		tests/python/docs/test_pages.py -k "tensorflow or keras"
 
 # MXNet needs an older NumPy than all else, which only Python 3.11 has.
 $(MXNET)/.installed: requirements/mxnet.txt | setup
@@ -222,12 +240,10 @@ check: setup ## Formatting, lints, and the stubs against the compiled modules.
 lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.toml.
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in
 	$(PIP_COMPILE) requirements/uv.in -o requirements/uv.txt
-	for name in dev release worker mxnet clouds; do \
+	for name in dev release worker mxnet tensorflow clouds; do \
 		$(PIP_COMPILE) requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/ray.in -o requirements/ray.txt
-	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/tensorflow.in \
-		-o requirements/tensorflow.txt
 	cargo update --workspace
 
 ci: ## Exactly what continuous integration runs.

@@ -15,6 +15,18 @@ from sumpter._packages import need
 
 need("keras", "sumpter.keras")
 
+from sumpter._build import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from sumpter._calls.joining import barrier, init, join
 from sumpter._calls.objects import broadcast_variables
 from sumpter._core.compression.codecs import Compression
@@ -45,6 +57,7 @@ from sumpter.keras.values import (
     broadcast,
     broadcast_global_variables,
     load_model,
+    push_pull,
     reducescatter,
 )
 
@@ -68,19 +81,30 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "elastic",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "init",
     "is_initialized",
     "join",
     "load_model",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "push_pull",
     "rank",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
     "start_timeline",

@@ -85,16 +85,17 @@ class MetricAverageCallback(keras.callbacks.Callback):
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr` times `multiplier`, a function of epochs or a number.
 
-    A number is raised to the power of the epochs since `start_epoch`: exponential decay. It is set
-    from `start_epoch` to before `end_epoch`; with `staircase` once an epoch, else in each batch,
-    for which epochs have fractions. `steps_per_epoch` is found out if it is not given.
+    `initial_lr` is by default the optimizer's rate when training first begins. A number is raised
+    to the power of the epochs since `start_epoch`: exponential decay. The rate is set from
+    `start_epoch` to before `end_epoch`; with `staircase` once an epoch, else in each batch, for
+    which epochs have fractions. `steps_per_epoch` is found out if it is not given.
     `momentum_correction` changes nothing: Keras 3 has the momentum in the compiled step.
     """
 
     def __init__(
         self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
+        initial_lr: float | None = None,
+        multiplier: float | Callable[[float], float] | None = None,
         start_epoch: int = 0,
         end_epoch: int | None = None,
         staircase: bool = True,
@@ -102,8 +103,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        if initial_lr is None:
-            raise ValueError("initial_lr is None: give the learning rate that is multiplied")
+        if multiplier is None:
+            raise ValueError("multiplier is None: give a number, or a function of epochs")
         self.initial_lr, self.steps_per_epoch = initial_lr, steps_per_epoch
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.staircase = staircase
@@ -113,6 +114,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
+        if self.initial_lr is None:
+            settle(self.model)
+            self.initial_lr = float(self.model.optimizer.learning_rate)
         if self.steps_per_epoch is None:
             self.steps_per_epoch = (self.params or {}).get("steps")
         if not self.staircase and not self.steps_per_epoch:
@@ -145,12 +149,13 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate over some epochs from `initial_lr` over all ranks' number to it.
 
     "Accurate, Large Minibatch SGD" (https://arxiv.org/abs/1706.02677), section 2.2. `initial_lr` is
-    the rate after the warm-up, which is usually that of one rank times their number.
+    the rate after the warm-up, which is usually that of one rank times their number; by default it
+    is the optimizer's rate when training first begins.
     """
 
     def __init__(
         self,
-        initial_lr: float,
+        initial_lr: float | None = None,
         warmup_epochs: float = 5,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,

@@ -35,6 +35,11 @@ def allreduce(
     return values.reduce_value(given, chosen, name, compression, *factors)
 
 
+def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.ndarray:
+    """BytePS' name for allreduce: the average, or with `average=False` the sum."""
+    return allreduce(value, name, average)
+
+
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
     """Returns all ranks' rows, joined by rank; ranks may have different numbers of them."""
     with Checking(kinds.ALL_GATHER, name and f"{name}.rows", parts={"": 1}):

@@ -9,10 +9,13 @@ import tensorflow as tf
 
 from sumpter._calls import collective as kinds
 from sumpter._calls.codecs import CompressionLike, choice_for, codecs_of_gradients
+from sumpter._core import membership
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.reduction import Average, ReduceOp
-from sumpter.tensorflow.calls import call, checking, reducible, reduction
+from sumpter._errors import UnsupportedError
+from sumpter.tensorflow.calls import call, checking, described, reducible, reduction
 from sumpter.tensorflow.ops import allreduce, size_op
+from sumpter.tensorflow.pieces import checking_rows
 
 
 class GradientReduction:
@@ -52,11 +55,11 @@ class GradientReduction:
             if place not in local
         ]
         for place in slices:
+            name = f"{self._name}.{place}.slices"
+            with checking_rows(2, name, self._process_set):
+                self._check_divisible(results[place], name)
             results[place] = allreduce(
-                results[place],
-                op=self._op,
-                name=f"{self._name}.{place}.slices",
-                process_set=self._process_set,
+                results[place], op=self._op, name=name, process_set=self._process_set
             )
         dense = [
             place
@@ -64,11 +67,23 @@ class GradientReduction:
             if gradient is not None and place not in slices and place not in local
         ]
         with checking(kinds.ALL_REDUCE, dense, self._name, self._process_set):
-            given = [reducible(results[place], f"{self._name}.{place}") for place in dense]
+            given = [self._reducible(results[place], f"{self._name}.{place}") for place in dense]
             codecs = self._codecs(given)
         for place, reduced in zip(dense, self._reduced(given, codecs), strict=True):
             results[place] = reduced
         return results
+
+    def _reducible(self, gradient: Any, name: str) -> tf.Tensor:
+        made = reducible(gradient, name)
+        self._check_divisible(made, name)
+        return made
+
+    def _check_divisible(self, gradient: tf.Tensor | tf.IndexedSlices, name: str) -> None:
+        if self._op is Average and gradient.dtype.is_integer:
+            raise UnsupportedError(
+                f"{described(name)} is of {gradient.dtype.name} on rank {membership.rank()}, and "
+                "an average of gradients that are integers would be rounded: cast it to floats"
+            )
 
     def _reduced(self, gradients: list[tf.Tensor], codecs: tuple[str, ...]) -> list[tf.Tensor]:
         if self._predivide == 1.0:

@@ -46,6 +46,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
 ) -> Any:
     """Returns the reduction of a tensor over all ranks, by default its average.
 
@@ -57,7 +58,7 @@ def allreduce(
     return grouped_allreduce(
         [tensor],
         *(average, device_dense, device_sparse, compression, op),
-        *(prescale_factor, postscale_factor, name, process_set),
+        *(prescale_factor, postscale_factor, process_set, ignore_name_scope, name),
     )[0]
 
 
@@ -70,8 +71,9 @@ def grouped_allreduce(
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
 ) -> list[tf.Tensor]:
     """Returns the reduction of each tensor over all ranks, in one call."""
     with checking(kinds.ALL_REDUCE, tensors, name, process_set):

@@ -78,6 +78,7 @@ def reducescatter(
     op: ReduceOp = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
@@ -87,7 +88,7 @@ def reducescatter(
     """
     return grouped_reducescatter(
         [tensor],
-        *(device_dense, compression, op, name, process_set, prescale_factor, postscale_factor),
+        *(device_dense, compression, op, process_set, prescale_factor, postscale_factor, name),
     )[0]
 
 
@@ -96,10 +97,10 @@ def grouped_reducescatter(
     device_dense: str = "",
     compression: CompressionLike = Compression.none,
     op: ReduceOp = Average,
-    name: str | None = None,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    name: str | None = None,
 ) -> list[tf.Tensor]:
     """Reduces each tensor over all ranks and returns this rank's shares, in one call."""
     ranks, given = len(members(process_set)), []

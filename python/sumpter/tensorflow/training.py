@@ -63,8 +63,18 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
-    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **more: Any) -> Any:
-        """The reduced gradients, in the structure of `sources`; None where there is none."""
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        **more: Any,
+    ) -> Any:
+        """The reduced gradients, in the structure of `sources`; None where there is none.
+
+        Their names are those of their places, whatever `use_generic_names` says.
+        """
         found = self._tape.gradient(target, sources, output_gradients, **more)
         flat = tf.nest.flatten(found, expand_composites=False)
         asked = tf.nest.flatten(sources, expand_composites=False)

@@ -21,6 +21,7 @@ from types import ModuleType
 import pytest
 import typer
 
+import needs
 from command_lines import parse, shell_text
 from documents import (
     LANGUAGES,
@@ -28,6 +29,7 @@ from documents import (
     Fence,
     console,
     fences,
+    is_run,
     matches,
     name_of,
     own_commands,
@@ -41,19 +43,19 @@ HANG_S = 600
 # What pages refer to in a checkout.
 LINKED = ("examples", "lab", "tests")
 # Pages print ports that firewalls know, so two pages with the same one cannot run side by side.
-FIXED_PORT = re.compile(r"(?<=:)\d{4,5}\b|--\w*-?port[ =]\d+")
+FIXED_PORT = re.compile(r"(?<=:)\d{4,5}\b|--\w*-?port[ =]\d+|MASTER_PORT=\d+")
 
 PAGES = user_pages()
 OWN = ("sumpter", "sumpter_lab")
+# What imports TensorFlow.
+FRONTS = ("sumpter.tensorflow", "sumpter.keras")
 DOTTED = re.compile(r"\w+(\.\w+)+")
 per_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
 def _runs(page: Path) -> bool:
     return any(
-        fence.language in ("sh", "console", "python")
-        and not {"needs", "excerpt"} & set(fence.marks)
-        for fence in fences(page)
+        fence.language in ("sh", "console", "python") and is_run(fence) for fence in fences(page)
     )
 
 
@@ -103,7 +105,7 @@ def test_every_command_runs_as_printed(page: Path, tmp_path: Path) -> None:
         code, output = _run(script, tmp_path)
     assert code == 0, f"{name_of(page)} ends with {code}:\n{output[-6000:]}"
     for fence in fences(page):
-        if fence.language == "console" and "needs" not in fence.marks:
+        if fence.language == "console" and is_run(fence):
             _compare(fence, tmp_path)
 
 
@@ -124,7 +126,7 @@ def _script(fence: Fence) -> str:
     """What a fence adds to the script of its page."""
     if "file" in fence.marks:
         return _written(fence, fence.marks["file"])
-    if "needs" in fence.marks or "excerpt" in fence.marks:
+    if not is_run(fence):
         return ""
     say = f"echo '-- {fence.place}'\n"
     if fence.language == "sh":
@@ -235,15 +237,21 @@ def _imported(fence: Fence) -> dict[str, object]:
             for one in node.names:
                 top = one.name.partition(".")[0]
                 if top in OWN:
-                    module = importlib.import_module(one.name)
+                    module = _module(one.name)
                     found[one.asname or top] = module if one.asname else sys.modules[top]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OWN:
-            module = importlib.import_module(node.module)
+            module = _module(node.module)
             for one in node.names:
                 if not hasattr(module, one.name):
                     importlib.import_module(f"{node.module}.{one.name}")
                 found[one.asname or one.name] = getattr(module, one.name)
     return found
+
+
+def _module(name: str) -> ModuleType:
+    if name.startswith(FRONTS) and not needs.is_asked_for("tensorflow"):
+        pytest.skip(needs.APART)
+    return importlib.import_module(name)
 
 
 def _look_up(path: list[str], aliases: dict[str, object], fence: Fence) -> None:

@@ -10,10 +10,9 @@ import sys
 import pytest
 
 from jobs import PATIENCE, as_variables, free_port
+from launched import FOREIGN, HANG_S, Started
 from sumpter import _native
 
-# Only so that a hang fails instead of blocking; no test's meaning depends on it.
-HANG_S = 600
 TOKEN = "a token that only tests use"
 
 SUM = """\
@@ -32,40 +31,6 @@ hvd.init()
 print(hvd.rank(), hvd.size(), hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum).tolist())
 hvd.shutdown()
 """
-
-# What the environment of the tests may have set.
-FOREIGN = (
-    *("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "SUMPTER_", "NVIDIA_VISIBLE"),
-    *("HOROVOD_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "DMLC_", "BYTEPS_"),
-)
-
-
-class Started:
-    """A process with the variables of a launcher and no others of that kind."""
-
-    def __init__(self, *command: str, **variables: str) -> None:
-        own = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
-        self._process = subprocess.Popen(
-            [sys.executable, *command],
-            env={**own, **as_variables(PATIENCE), **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def output(self) -> str:
-        out, err = self._process.communicate(timeout=HANG_S)
-        assert self._process.returncode == 0, err
-        return out
-
-    def refusal(self) -> str:
-        _, err = self._process.communicate(timeout=HANG_S)
-        assert self._process.returncode != 0
-        return err
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 @pytest.fixture

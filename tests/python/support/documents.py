@@ -4,7 +4,8 @@ A mark is an HTML comment on the line above a fence, such as `<!-- needs: severa
 
     file: NAME    the fence is written to this file of the page's folder, and not run
     run: OPTIONS  a Python fence runs under `sumpter run OPTIONS`; without the mark it runs alone
-    needs: WHAT   the machine of the tests lacks this: commands are parsed, and not run
+    needs: WHAT   the machine of the tests lacks this: commands are parsed, and not run; those that
+                  need a framework run in its environment, as of `make tensorflow-check`
     excerpt       a part of a Python program: it is compiled, and its names are looked up
     message       what a program says, with `...` for what is filled in
 """
@@ -15,11 +16,16 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path, PurePath
+
+import needs
 
 ROOT = Path(__file__).resolve().parents[3]
 LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html"}
 MARKS = {"file", "run", "needs", "excerpt", "message"}
+# Those that a mark may ask for.
+FRAMEWORKS = {"tensorflow", "mxnet"}
 PROGRAMS = {"sumpter", "sumpter-server"}
 # They take names of releases and namespaces, which may be a program's.
 NAMING = {"helm", "kubectl"}
@@ -84,6 +90,16 @@ def _marks_above(lines: list[str]) -> dict[str, str]:
         if name in MARKS:
             marks[name] = value.strip()
     return marks
+
+
+def is_run(fence: Fence) -> bool:
+    """Whether the programs and commands of a fence run here."""
+    need = fence.marks.get("needs")
+    return "excerpt" not in fence.marks and (need is None or _is_there(need))
+
+
+def _is_there(need: str) -> bool:
+    return need in FRAMEWORKS and find_spec(need) is not None and needs.is_asked_for(need)
 
 
 def console(text: str) -> Iterator[tuple[str, str]]:

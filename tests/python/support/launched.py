@@ -1,4 +1,5 @@
-"""`sumpter run` as a process of its own, with workers that are a line of Python."""
+"""Jobs of processes that tests start themselves: `sumpter run` with workers that are a line of
+Python, and ranks that know of each other only by another launcher's variables."""
 
 from __future__ import annotations
 
@@ -8,8 +9,16 @@ import select
 import subprocess
 import sys
 
+from jobs import PATIENCE, as_variables
+
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 600
+
+# What the environment of the tests may have set.
+FOREIGN = (
+    *("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "SUMPTER_", "NVIDIA_VISIBLE"),
+    *("HOROVOD_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "DMLC_", "BYTEPS_"),
+)
 
 ANNOUNCE = "import os; print('pid', os.getpid(), flush=True)\n"
 SLEEP_FOR_EVER = "import signal\nwhile True: signal.pause()\n"
@@ -65,3 +74,31 @@ class Launched:
         for pid in self.pids:
             wait_until_gone(pid)
         return self.process.returncode
+
+
+class Started:
+    """A process with the variables of a launcher and no others of that kind."""
+
+    def __init__(self, *command: str, **variables: str) -> None:
+        own = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            env={**own, **as_variables(PATIENCE), **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def output(self) -> str:
+        out, err = self._process.communicate(timeout=HANG_S)
+        assert self._process.returncode == 0, err
+        return out
+
+    def refusal(self) -> str:
+        _, err = self._process.communicate(timeout=HANG_S)
+        assert self._process.returncode != 0
+        return err
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()

@@ -1,8 +1,9 @@
-"""What some tests need: the static server's program, or a session without other tests."""
+"""What some tests need: the static server's program, or an environment of a framework."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,16 @@ def server() -> Path:
     return SERVER
 
 
-# TensorFlow's LLVM and that of Triton, which torch loads, end a process that has both.
-APART = "tests of TensorFlow run by themselves: `make tensorflow-check`"
+# TensorFlow's LLVM and that of Triton, which torch loads, end a process that has both. Both are
+# there only where TensorFlow was installed by hand.
+APART = (
+    "TensorFlow is beside Triton here, which tests of other folders load: "
+    "`make tensorflow-check` has an environment for it"
+)
 
 
 def is_asked_for(folder: str) -> bool:
-    """Whether a folder of tests was named, and not only one that has it."""
-    return any(folder in asked.split("::")[0].split("/") for asked in ASKED)
+    """Whether a folder of tests was named, and not only one that has it, or can run with all."""
+    return find_spec("triton") is None or any(
+        folder in asked.split("::")[0].split("/") for asked in ASKED
+    )

@@ -1,4 +1,4 @@
-"""Every public name of Horovod's TensorFlow and Keras interfaces, and of BytePS' for TensorFlow."""
+"""Every public name of Horovod's and of BytePS' TensorFlow and Keras interfaces."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import needs
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip(
-        "tensorflow is not installed: pip install 'sumpter[tensorflow]'", allow_module_level=True
+        "tensorflow is not installed: `make tensorflow-check` has an environment for it",
+        allow_module_level=True,
     )
 if not needs.is_asked_for("tensorflow"):
     pytest.skip(needs.APART, allow_module_level=True)
 
 import sumpter.keras as sk
 import sumpter.tensorflow as st
+import sumpter.tensorflow.keras as stk
 
 RANKS = "init shutdown is_initialized start_timeline stop_timeline"
 RANKS += " size local_size cross_size rank local_rank cross_rank"
 SETS = "ProcessSet global_process_set add_process_set remove_process_set"
 OPS = "Average Sum Adasum Min Max Product Compression"
-HOROVOD = f"""{RANKS} {SETS} {OPS} rank_op local_rank_op size_op local_size_op
-    mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built
-    ccl_built cuda_built rocm_built
+BUILDS = """mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built
+    ddl_built ccl_built cuda_built rocm_built"""
+HOROVOD = f"""{RANKS} {SETS} {OPS} {BUILDS} rank_op local_rank_op size_op local_size_op
     allreduce grouped_allreduce allgather grouped_allgather reducescatter grouped_reducescatter
     alltoall join broadcast_global_variables process_set_included_op SyncBatchNormalization
     PartialDistributedOptimizer PartialDistributedGradientTape
@@ -34,8 +36,11 @@ HOROVOD = f"""{RANKS} {SETS} {OPS} rank_op local_rank_op size_op local_size_op
 BYTEPS = """init shutdown size local_size rank local_rank push_pull broadcast broadcast_variables
     suspend resume get_pushpull_speed broadcast_global_variables BroadcastGlobalVariablesHook
     DistributedOptimizer DistributedGradientTape"""
-KERAS = f"""{RANKS} {SETS} {OPS} allreduce allgather broadcast reducescatter DistributedOptimizer
-    PartialDistributedOptimizer broadcast_global_variables load_model callbacks elastic"""
+KERAS = f"""{RANKS} {SETS} {OPS} {BUILDS} allreduce allgather broadcast reducescatter
+    DistributedOptimizer PartialDistributedOptimizer broadcast_global_variables load_model callbacks
+    elastic"""
+BYTEPS_KERAS = """init shutdown size local_size rank local_rank Compression push_pull broadcast
+    broadcast_global_variables load_model DistributedOptimizer callbacks"""
 CALLBACKS = """BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
     LearningRateWarmupCallback BestModelCheckpoint"""
 ELASTIC = "State ObjectState HostsUpdatedInterrupt run"
@@ -44,7 +49,7 @@ KERAS_ELASTIC = f"""{ELASTIC} KerasState CommitStateCallback UpdateBatchStateCal
     UpdateEpochStateCallback"""
 
 # What there is none of; docs/user/compatibility.md says why.
-MISSING = ("is_homogeneous", "MirroredStrategy", "gpu_available", "mpi_ops")
+MISSING = ("is_homogeneous", "MirroredStrategy", "gpu_available", "mpi_ops", "data")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "user" / "compatibility.md"
 
 
@@ -54,6 +59,12 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "user" / "compatibility.md
         (st, HOROVOD),
         (st, BYTEPS),
         (sk, KERAS),
+        (sk, BYTEPS_KERAS),
+        # The paths that horovod.tensorflow.keras and byteps.tensorflow.keras have.
+        (stk, KERAS),
+        (stk, BYTEPS_KERAS),
+        (stk.callbacks, CALLBACKS),
+        (stk.elastic, KERAS_ELASTIC),
         (sk.callbacks, CALLBACKS),
         (st.elastic, TENSORFLOW_ELASTIC),
         (sk.elastic, KERAS_ELASTIC),

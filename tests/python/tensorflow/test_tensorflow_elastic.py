@@ -13,7 +13,8 @@ from jobs import HANG_S, Job
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip(
-        "tensorflow is not installed: make tensorflow-check installs it", allow_module_level=True
+        "tensorflow is not installed: `make tensorflow-check` has an environment for it",
+        allow_module_level=True,
     )
 if not needs.is_asked_for("tensorflow"):
     pytest.skip(needs.APART, allow_module_level=True)

@@ -31,3 +31,15 @@ def test_deterministic_runs_give_the_same_bytes(make_job: Callable[..., Job]) ->
         job.start("training.py").finish()
         results.update(job.result(rank) for rank in range(4))
     assert len(results) == 1
+
+
+# So have those of other fronts, which tests in their frameworks' environments compare.
+def test_deterministic_sums_have_the_bytes_of_the_numpy_front(make_job: Callable[..., Job]) -> None:
+    found = set()
+    for front in ("torch", "numpy"):
+        job = make_job(2, 1, deterministic=True)
+        for rank in range(job.ranks):
+            job.start_rank(rank, "same_bytes.py", TEST_FRONT=front)
+        job.finish()
+        found |= {job.result(rank) for rank in range(job.ranks)}
+    assert len(found) == 1

@@ -141,6 +141,9 @@ def check_values() -> None:
     """Keras' collectives on values."""
     assert sk.allreduce(RANK + 1.0) == (SIZE + 1) / 2
     assert sk.allreduce(np.array([RANK]), "ints", op=sk.Sum).tolist() == [SIZE * (SIZE - 1) // 2]
+    total = SIZE * (SIZE + 1) / 2
+    assert sk.push_pull(RANK + 1.0, "pushed") == total / SIZE
+    assert sk.push_pull(RANK + 1.0, "pushed", False) == total
     assert sk.allgather(np.arange(RANK + 1)).tolist() == sum(
         (list(range(rank + 1)) for rank in range(SIZE)), []
     )

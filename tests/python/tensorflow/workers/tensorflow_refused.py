@@ -17,6 +17,7 @@ ONES = tf.ones([2 * WORLD_SIZE, 2])
 RAGGED = tf.ragged.constant([[1.0], [2.0, 3.0]])
 TEXT = tf.constant(["a", "b"])
 SLICES = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([4, 2]))
+INT_SLICES = tf.IndexedSlices(tf.ones([1, 2], tf.int32), tf.constant([0]), tf.constant([4, 2]))
 BAD_SLICES = tf.IndexedSlices(tf.constant([["a", "b"]]), tf.constant([0]), tf.constant([4, 2]))
 
 
@@ -34,13 +35,13 @@ def tape_gradients(gradients: list[object], name: str) -> object:
     return st.DistributedGradientTape(Tape(), name=name).gradient(None, [None] * len(gradients))
 
 
-def fit(bad: bool, name: str) -> None:
-    """Trains by a loss whose gradient cannot be reduced on one rank: it is of an integer."""
+def fit(kind: tf.DType, name: str) -> None:
+    """Makes a step by gradients of which one has elements of a kind."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = sk.DistributedOptimizer(keras.optimizers.SGD(), name=name)
     optimizer.build(model.trainable_variables)
     kernel, bias = (tf.ones(variable.shape) for variable in model.trainable_variables)
-    optimizer.apply([tf.cast(kernel, tf.complex64) if bad else kernel, bias])
+    optimizer.apply([tf.cast(kernel, kind), bias])
 
 
 Call = Callable[[str | None], object]
@@ -111,10 +112,25 @@ CASES: dict[str, tuple[Call, Call, str]] = {
         lambda name: tape_gradients([ONES, ONES], name or "gradients"),
         "is of string",
     ),
+    "tape of integers": (
+        lambda name: tape_gradients([ONES, tf.cast(ONES, tf.int32)], name or "gradients"),
+        lambda name: tape_gradients([ONES, ONES], name or "gradients"),
+        "integers would be rounded",
+    ),
+    "tape of slices of integers": (
+        lambda name: tape_gradients([INT_SLICES], name or "gradients"),
+        lambda name: tape_gradients([SLICES], name or "gradients"),
+        "integers would be rounded",
+    ),
     "optimizer": (
-        lambda name: fit(True, name or "gradients"),
-        lambda name: fit(False, name or "gradients"),
+        lambda name: fit(tf.complex64, name or "gradients"),
+        lambda name: fit(tf.float32, name or "gradients"),
         "complex64",
+    ),
+    "optimizer of integers": (
+        lambda name: fit(tf.int64, name or "gradients"),
+        lambda name: fit(tf.float32, name or "gradients"),
+        "int64",
     ),
     "value": (
         lambda name: sk.allreduce("text", name),

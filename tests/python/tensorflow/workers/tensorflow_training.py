@@ -1,18 +1,23 @@
-"""Trains a Keras model in a custom loop; writes the parameters it ends with."""
+"""Trains a Keras model in a custom loop; writes the parameters it ends with. Kills servers that
+arguments name.
+"""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import signal
+import sys
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import sumpter.tensorflow as st
+from common import leave_result
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 BATCH, STEPS = 16, 20
+KILLED = [int(pid) for pid in sys.argv[1:]]
 
 st.init()
 keras.utils.set_random_seed(RANK)
@@ -34,10 +39,13 @@ def step(x: tf.Tensor, y: tf.Tensor) -> None:
 
 
 data = np.random.default_rng(99)
-for _ in range(STEPS):
+for number in range(STEPS):
+    if RANK == 0 and KILLED and number % 5 == 4:
+        os.kill(KILLED.pop(), signal.SIGKILL)
     x, y = data.normal(size=(BATCH, 8)), data.normal(size=(BATCH, 4))
     own = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
     step(tf.constant(x[own]), tf.constant(y[own]))
+assert RANK != 0 or not KILLED, "no server was killed"
 whole = np.concatenate([variable.numpy().ravel() for variable in model.trainable_variables])
-(Path(os.environ["TEST_FOLDER"]) / f"result.{RANK}").write_bytes(whole.tobytes())
+leave_result(whole.tobytes())
 st.shutdown()

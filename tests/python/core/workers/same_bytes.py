@@ -1,4 +1,4 @@
-"""Sums of arrays through TensorFlow's front; in a deterministic job, with the bytes of torch's."""
+"""Averages of arrays through a front; in a deterministic job, with the bytes of every other's."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from pathlib import Path
 
 import numpy as np
 
-RANK = int(os.environ["RANK"])
+RANK, FRONT = int(os.environ["RANK"]), os.environ["TEST_FRONT"]
 own = np.random.default_rng(RANK).normal(size=20_000).astype(np.float32)
-if os.environ["TEST_FRONT"] == "tensorflow":
+if FRONT == "tensorflow":
     import tensorflow as tf
 
     import sumpter.tensorflow as front
 
     front.init()
     result = front.allreduce(tf.constant(own), name="x").numpy()
-else:
+elif FRONT == "torch":
     import torch
 
     import sumpter.torch as front
 
     front.init()
     result = front.allreduce(torch.from_numpy(own), name="x").numpy()
+else:
+    import sumpter as front
+
+    front.init()
+    result = front.push_pull(own, name="x")
 (Path(os.environ["TEST_FOLDER"]) / f"result.{RANK}").write_bytes(result.tobytes())
 front.shutdown()
