@@ -77,8 +77,8 @@ def test_only_large_matrices_are_compressed(caplog: pytest.LogCaptureFixture) ->
         tensor.name: tensor.description.compression
         for tensor in sumpter._core.membership.current().declared()
     }
-    assert names["all_reduce.gradients/weights"].startswith("int8")
-    assert names["all_reduce.gradients/bias"] == ""
+    assert names["allreduce.gradients/weights"].startswith("int8")
+    assert names["allreduce.gradients/bias"] == ""
 
 
 @pytest.mark.usefixtures("alone")
@@ -161,4 +161,9 @@ def test_what_no_program_has_waited_for_ends_with_its_job() -> None:
 def test_handlers_are_for_known_versions_of_xlas_interface_only() -> None:
     for version in ((0, 0), (0, 99), (1, 1)):
         assert _native.xla_handlers(version, print, print) is None
-    assert foreign_version() == (0, 3), "see the list of known versions in crates/python/src/xla.rs"
+    if jax.__version_info__ < (0, 5):
+        assert foreign_version() == (0, 0)
+        return
+    assert _native.xla_handlers(foreign_version(), print, print) is not None, (
+        f"{foreign_version()} is not in the list of known versions in crates/python/src/xla.rs"
+    )

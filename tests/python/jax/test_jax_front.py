@@ -14,15 +14,24 @@ import pytest
 
 from jobs import FINDS_MISMATCHES_S, Job
 
-pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
+jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
 
 
-def test_collectives_are_numpys(make_job: Callable[..., Job]) -> None:
-    make_job(4, 1, deterministic=True).start("jax_collectives.py").finish()
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_collectives_are_numpys(make_job: Callable[..., Job], ranks: int) -> None:
+    make_job(ranks, 1, deterministic=True).start("jax_collectives.py").finish()
 
 
-def test_gradients_are_those_of_the_whole_jobs_loss(make_job: Callable[..., Job]) -> None:
-    make_job(2).start("jax_gradients.py").finish()
+def test_collectives_through_callbacks_are_the_same(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1, deterministic=True).start("jax_collectives.py", "callbacks").finish()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gradients_are_those_of_the_whole_jobs_loss(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    # Deterministic: compiled gradients are compared bit by bit with those of eager calls.
+    make_job(ranks, deterministic=True).start("jax_gradients.py").finish()
 
 
 def trained(job: Job, killed: tuple[str, ...] = ()) -> np.ndarray:
@@ -59,6 +68,14 @@ def test_a_rank_killed_inside_jit_is_named_to_the_others(make_job: Callable[...,
     job = make_job(3, 1).start("jax_peer_dies.py")
     assert job.exit_code(2) == -signal.SIGKILL
     assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("a survivor failed")
+
+
+def test_arrays_of_a_gpu_come_back_to_it(make_job: Callable[..., Job]) -> None:
+    try:
+        jax.devices("gpu")
+    except RuntimeError as error:
+        pytest.skip(f"JAX sees no GPU, so this checks nothing: {error}")
+    make_job(2, 1).start("jax_gpu.py").finish()
 
 
 def test_calls_that_differ_inside_jit_are_named_on_all_ranks(make_job: Callable[..., Job]) -> None:
