@@ -142,13 +142,9 @@ def begin_each(
 def _endings(kind: str, ranks: Sequence[int], rows: int | None) -> list[str]:
     """What the names of the rounds end with that other ranks begin for an array."""
     if kind == kinds.REDUCE_SCATTER:
-        return [f".{root}" for root in ranks]
-    if kind == kinds.ALL_GATHER:
-        return [] if rows is None else [f".{root}.{rows}" for root in ranks]
+        return [".agree", *(f".{root}" for root in ranks)]
     if kind == kinds.ALL_TO_ALL:
         return [f".{root}.to.{other}" for root in ranks for other in ranks if root != other]
-    if kind in (kinds.GATHER_ROWS, kinds.EXCHANGE_ROWS):
+    if kind in (kinds.ALL_GATHER, kinds.EXCHANGE_ROWS):
         return [".sizes"]
-    if kind == kinds.SHARE_ROWS:
-        return [".agree"]
     return [""]
