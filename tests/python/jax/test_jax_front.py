@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, Job
+from jobs import FINDS_MISMATCHES_S, TOKEN, Job, free_port
+from launched import Started
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
 
@@ -51,6 +53,43 @@ def test_ranks_train_as_one_process_does(make_job: Callable[..., Job]) -> None:
     job = make_job(4, 2, deterministic=True)
     killed = trained(job, tuple(str(job.server_pid(index)) for index in range(2)))
     assert killed.tobytes() == four.tobytes()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_deterministic_averages_have_the_bytes_of_torchs_front(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed, so this compares nothing")
+    found = set()
+    for front in ("jax", "torch"):
+        job = make_job(ranks, 1, deterministic=True)
+        for rank in range(job.ranks):
+            job.start_rank(rank, "same_bytes.py", TEST_FRONT=front)
+        job.finish()
+        found |= {job.result(rank) for rank in range(job.ranks)}
+    assert len(found) == 1
+
+
+SUM = """\
+import jax
+import sumpter.jax as sj
+sj.init()
+total = jax.jit(lambda x: sj.all_reduce(x, sj.Sum))(jax.numpy.array([1.0 + sj.rank()]))
+print(sj.rank(), sj.size(), total.tolist())
+sj.shutdown()
+"""
+
+
+def test_torchrun_starts_a_job() -> None:
+    port = str(free_port())
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SUMPTER_TOKEN": TOKEN}
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [
+        Started("-c", SUM, RANK=str(rank), LOCAL_RANK=str(rank), **sizes, **places)
+        for rank in range(2)
+    ]
+    assert [started.output() for started in ranks] == ["0 2 [3.0]\n", "1 2 [3.0]\n"]
 
 
 def test_programs_compute_while_rounds_are_under_way(make_job: Callable[..., Job]) -> None:
