@@ -88,7 +88,7 @@ def allgather_object(
 ) -> list[Any]:
     """Returns all ranks' objects, by rank. They travel as broadcast_object()'s do."""
     word = name or "objects"
-    with Checking(kinds.ALL_GATHER, f"{word}.sizes", process_set, {"": 1}):
+    with Checking(kinds.ALL_GATHER, f"{word}.sizes", process_set):
         own = np.frombuffer(pickle.dumps(obj), np.uint8)
     length = np.array([own.size], np.int64)
     sizes = on_host(kinds.ALL_GATHER, f"{word}.sizes", length, process_set)
