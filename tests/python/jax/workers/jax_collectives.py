@@ -302,12 +302,13 @@ def check_refused() -> None:
 def check_reasons() -> None:
     """Each reason for callbacks is logged once, and what goes through them arrives."""
     packed = [(np.arange(8) % 4 + rank).astype(ml_dtypes.int4) for rank in range(SIZE)]
-    for _ in range(2):
+    # XLA of older versions has no packed elements in calls.
+    for _ in range(2 if jax.__version_info__ >= (0, 5) else 0):
         for root in range(SIZE):
             found = jax.jit(lambda x, root=root: sj.broadcast(x, root))(packed[RANK])
             expect(found, packed[root])
     expected = {"a program runs on 2 devices"} if jax.__version_info__ >= (0, 10) else set()
-    expected.add(CALLBACKS or "elements of int4 are less than a byte")
+    expected.add(programs._unavailable or "elements of int4 are less than a byte")
     said = [record.getMessage().split("callbacks: ")[-1] for record in logged]
     assert sorted(said) == sorted(expected), said
 
