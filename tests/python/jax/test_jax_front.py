@@ -93,6 +93,8 @@ def test_torchrun_starts_a_job() -> None:
 
 
 def test_programs_compute_while_rounds_are_under_way(make_job: Callable[..., Job]) -> None:
+    if jax.__version_info__ < (0, 5, 1):
+        pytest.skip(f"programs of jax {jax.__version__} wait for rounds before they compute on")
     make_job(2, 1).start("jax_overlap.py").finish()
 
 
