@@ -32,6 +32,7 @@ STATIC = CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_DEBUG=false \
 RELEASE := $(TOOLS)/release
 TENSORFLOW := target/tensorflow
 MXNET := target/mxnet
+JAX_OLD := target/jax-old
 CLOUDS := target/clouds
 DIST := target/dist
 # Which images `make images` builds, and what the worker's is made from: an image, or a Debian of a
@@ -47,7 +48,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check clouds-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check jax-old-check clouds-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -176,7 +177,8 @@ tensorflow-check: setup $(TENSORFLOW)/.installed ## Make an environment with Ten
 	$(call link,$(TENSORFLOW))
 	$(TENSORFLOW)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal tests/python/tensorflow
 	$(TENSORFLOW)/bin/python -m pytest tests/python/docs/test_commands.py \
-		tests/python/docs/test_pages.py -k "tensorflow or keras"
+		tests/python/docs/test_pages.py tests/python/observe/test_fronts.py \
+		-k "tensorflow or keras"
 
 # MXNet needs an older NumPy than all else, which only Python 3.11 has.
 $(MXNET)/.installed: requirements/mxnet.txt | setup
@@ -186,7 +188,20 @@ $(MXNET)/.installed: requirements/mxnet.txt | setup
 	@touch $@
 
 mxnet-check: setup $(MXNET)/.installed ## Make an environment with MXNet, and run the tests that need it.
-	PYTHONPATH=$(abspath python) $(MXNET)/bin/python -m pytest tests/python/mxnet
+	$(call link,$(MXNET))
+	$(MXNET)/bin/python -m pytest tests/python/mxnet tests/python/observe/test_fronts.py
+	$(MXNET)/bin/python -m pytest tests/python/docs/test_commands.py -k mxnet.md
+
+# The extra `jax` has the newest JAX of Python 3.11, in .venv.
+$(JAX_OLD)/.installed: requirements/jax-old.txt | setup
+	$(BIN)/uv venv --quiet --clear --python 3.11 $(JAX_OLD)
+	$(BIN)/uv pip install --quiet --python $(JAX_OLD)/bin/python --require-hashes \
+		-r requirements/jax-old.txt
+	@touch $@
+
+jax-old-check: setup $(JAX_OLD)/.installed ## Make an environment with an old JAX, and run the tests of JAX.
+	$(call link,$(JAX_OLD))
+	$(JAX_OLD)/bin/python -m pytest tests/python/jax tests/python/observe/test_fronts.py
 
 $(CLOUDS)/.installed: requirements/clouds.txt | setup
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CLOUDS)
@@ -240,7 +255,7 @@ check: setup ## Formatting, lints, and the stubs against the compiled modules.
 lock: $(VENV)/.created ## Pin dependencies anew after a change of *.in or Cargo.toml.
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet -r requirements/uv.in
 	$(PIP_COMPILE) requirements/uv.in -o requirements/uv.txt
-	for name in dev release worker mxnet tensorflow clouds; do \
+	for name in dev release worker mxnet tensorflow jax-old clouds; do \
 		$(PIP_COMPILE) requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 	$(PIP_COMPILE) --constraint requirements/dev.txt requirements/ray.in -o requirements/ray.txt

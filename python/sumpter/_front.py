@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sumpter import _arrays
+from sumpter._calls import collective as kinds
 from sumpter._calls import objects
 from sumpter._calls.refusals import Checking, refuse
 from sumpter._core import membership, names
@@ -80,13 +81,13 @@ def push_pull_async(
             _arrays.check_out(out, given)
             restore = _arrays.unchanged
         choice = choose(compression)
-        key = ("push_pull", name, given.dtype, given.shape, average, choice)
+        key = (kinds.ALL_REDUCE, name, given.dtype, given.shape, average, choice)
         operation = session.operations.get(key)
         if operation is None:
             operation = _reduction(session, name, given, average, choice)
             session.operations[key] = operation
     except Exception as error:
-        refuse("push_pull", name, global_process_set, error)
+        refuse(kinds.ALL_REDUCE, name, global_process_set, error)
         raise
     total = _results.empty_like(given) if out is None else out
     started = operation.start(given.ctypes.data, total.ctypes.data, (given, total), priority)
@@ -116,7 +117,7 @@ def _reduction(
     )
     detail = "average" if average else "sum"
     detail = f"{detail} by {codec}" if codec else detail
-    return _Operation(session, "push_pull", name, given, detail, described)
+    return _Operation(session, kinds.ALL_REDUCE, name, given, detail, described)
 
 
 def poll(handle: Handle[Any]) -> bool:
@@ -135,15 +136,17 @@ def broadcast(array: Any, root_rank: int = 0, name: str | None = None) -> Any:
     UnsupportedError for an array of objects of Python, which broadcast_object() takes.
     """
     session = membership.current()
-    with Checking("broadcast", name):
+    with Checking(kinds.BROADCAST, name):
         check_root(session, root_rank)
         given, restore = _arrays.read(array)
         _arrays.check_movable(given)
-    key = ("broadcast", name, given.dtype, given.shape, root_rank)
+    key = (kinds.BROADCAST, name, given.dtype, given.shape, root_rank)
     operation = session.operations.get(key)
     if operation is None:
         described = Description("broadcast", *_arrays.wire_form(given), root=root_rank)
-        operation = _Operation(session, "broadcast", name, given, f"root {root_rank}", described)
+        operation = _Operation(
+            session, kinds.BROADCAST, name, given, f"root {root_rank}", described
+        )
         session.operations[key] = operation
     result = given.copy()
     address = result.ctypes.data

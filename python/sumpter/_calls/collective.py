@@ -8,18 +8,19 @@ from typing import NamedTuple
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter._core.reduction import Average, ReduceOp, Sum
 
-ALL_REDUCE = "all_reduce"
+# What a call is for, with which the names of its tensors begin: one word for all fronts, so that
+# ranks of several frameworks meet under a name.
+ALL_REDUCE = "allreduce"
 BROADCAST = "broadcast"
 # To one rank; the others get zeros. The transpose of a broadcast.
 REDUCE = "reduce"
-ALL_GATHER = "all_gather"
-REDUCE_SCATTER = "reduce_scatter"
+# Ranks may have different numbers of rows, which they tell each other.
+ALL_GATHER = "allgather"
+REDUCE_SCATTER = "reducescatter"
 # The rows of an array in equal blocks, one to each rank.
 ALL_TO_ALL = "all_to_all"
-# Of rows of which ranks may have different numbers, as exchange.py moves them.
-GATHER_ROWS = "allgather"
+# The same of rows of which ranks may have different numbers, as exchange.py moves them.
 EXCHANGE_ROWS = "alltoall"
-SHARE_ROWS = "reducescatter"
 BARRIER = "barrier"
 
 _TRANSPOSED = {

@@ -16,7 +16,7 @@ from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.handles import RoundHandle
 from sumpter._core.names import Identity, identify
-from sumpter._core.pieces import check_splits, describe_row, exchange_counts, padded
+from sumpter._core.pieces import check_splits, describe_row, exchange_counts, padded, rows_form
 from sumpter._core.process_sets import ProcessSet, members
 from sumpter._core.session import Session
 from sumpter._errors import SumpterError
@@ -27,7 +27,7 @@ def gather(
 ) -> list[list[np.ndarray]]:
     """Returns all ranks' rows of each array, by rank."""
     session, ranks = membership.current(), members(process_set)
-    calls = _calls(session, kinds.GATHER_ROWS, arrays, name, process_set)
+    calls = _calls(session, kinds.ALL_GATHER, arrays, name, process_set)
     tables = _counts(session, calls, [[len(array)] for array in arrays], process_set)
     gathered: list[list[np.ndarray]] = []
     rounds: list[RoundHandle] = []
@@ -127,17 +127,12 @@ def _calls(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[tuple[Identity, np.ndarray]]:
-    """The arrays of a call with their identities.
-
-    Without a name all but the number of rows must agree; under a name ranks always meet, and the
-    marks that they exchange show who differs.
-    """
+    """The arrays of a call with their identities."""
     calls = []
     for index, array in enumerate(arrays):
         own = name if name is None or len(arrays) == 1 else f"{name}.{index}"
-        form = ("uint8", (0,)) if name is not None else (array.dtype.name, (0, *array.shape[1:]))
-        detail = "rows" if name is not None else array.dtype.name
-        calls.append((identify(session, kind, own, *form, detail, process_set), array))
+        form = rows_form(name, array.dtype.name, array.shape[1:])
+        calls.append((identify(session, kind, own, *form, process_set), array))
     return calls
 
 

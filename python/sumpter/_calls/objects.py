@@ -20,9 +20,13 @@ from sumpter._calls.rounds import perform
 from sumpter._core import membership
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import ReduceOp, Sum
+from sumpter._errors import MismatchError
 
 # Objects are padded to a power of two so that a few names serve objects of every size.
 SMALLEST_OBJECT_BYTES = 256
+
+# The name of objects without one.
+_OBJECT = "object"
 
 # Nothing of these calls is compiled.
 HOST = Front("host", "make the call again")
@@ -38,19 +42,45 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
-    current, word = membership.current(), name or "object"
-    with Checking(kinds.ALL_REDUCE, f"{word}.size", process_set):
+    pickled = broadcast_pickle(obj, root_rank, name, process_set)
+    return obj if membership.rank() == root_rank else pickle.loads(pickled)
+
+
+def broadcast_pickle(
+    obj: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> bytes:
+    """Returns rank `root_rank`'s object as a pickle; MismatchError on all ranks if roots differ."""
+    current, word = membership.current(), name or _OBJECT
+    with checking_object(name, process_set):
         membership.check_root(current, root_rank)
-        is_root = current.rank == root_rank
+        ranks, is_root = members(process_set), current.rank == root_rank
         own = np.frombuffer(pickle.dumps(obj) if is_root else b"", np.uint8)
-    # A sum with the zeros of the others, since all of them must have arrived for it.
-    length = np.array([own.size], np.int64)
-    size = int(on_host(kinds.ALL_REDUCE, f"{word}.size", length, process_set)[0])
+    # A sum with the zeros of the others, since all of them must have arrived for it: the size, and
+    # which root each rank means, counted from 1 since one that is out of data sends a zero.
+    told = np.zeros(1 + len(ranks), np.int64)
+    told[0], told[1 + process_set.rank()] = own.size, 1 + root_rank
+    size, *roots = on_host(kinds.ALL_REDUCE, f"{word}.size", told, process_set).tolist()
+    if any(root not in (0, 1 + root_rank) for root in roots):
+        words = [f"{root - 1} on rank {rank}" for rank, root in zip(ranks, roots, strict=True)]
+        raise MismatchError(
+            f"broadcast_object {word!r}: root_rank is {', '.join(words)}; it must be equal on "
+            "every rank"
+        )
     content = np.zeros(_capacity(size), np.uint8)
     content[: own.size] = own
     called = f"{word}.{content.size}"
     received = on_host(kinds.BROADCAST, called, content, process_set, root=root_rank)
-    return obj if is_root else pickle.loads(received[:size].tobytes())
+    return received[:size].tobytes()
+
+
+def checking_object(
+    name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Checking:
+    """The checks of a broadcast_object, before it begins."""
+    return Checking(kinds.ALL_REDUCE, f"{name or _OBJECT}.size", process_set)
 
 
 def allgather_object(
@@ -58,7 +88,7 @@ def allgather_object(
 ) -> list[Any]:
     """Returns all ranks' objects, by rank. They travel as broadcast_object()'s do."""
     word = name or "objects"
-    with Checking(kinds.ALL_GATHER, f"{word}.sizes", process_set, {"": 1}):
+    with Checking(kinds.ALL_GATHER, f"{word}.sizes", process_set):
         own = np.frombuffer(pickle.dumps(obj), np.uint8)
     length = np.array([own.size], np.int64)
     sizes = on_host(kinds.ALL_GATHER, f"{word}.sizes", length, process_set)

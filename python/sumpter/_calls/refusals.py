@@ -7,7 +7,7 @@ ranks may have begun already.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -17,10 +17,10 @@ from sumpter._core import membership, names
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._errors import ConfigError, SumpterError, UnsupportedError
 
-# What the names of a call's arrays end with, and the rows of each, as far as they are known.
-Parts = Mapping[str, int | None]
+# What the names of a call's arrays end with.
+Parts = Iterable[str]
 
-ONE: Parts = {"": None}
+ONE: Parts = ("",)
 
 Item = TypeVar("Item")
 
@@ -54,12 +54,9 @@ class Checking:
         self._parts, self._endings = parts, endings
 
     @classmethod
-    def of(cls, collective: Collective, shapes: Iterable[Sequence[int | None]] = ()) -> Self:
-        """The checks of a call that is described already; `shapes` are those of its arrays."""
-        rows = [shape[0] if shape else 1 for shape in shapes]
-        found = rows if len(rows) == len(collective.paths) else [None] * len(collective.paths)
-        parts = dict(zip(collective.paths, found, strict=True))
-        return cls(*collective.series(), parts)
+    def of(cls, collective: Collective) -> Self:
+        """The checks of a call that is described already."""
+        return cls(*collective.series(), collective.paths)
 
     def __enter__(self) -> None:
         return None
@@ -99,9 +96,9 @@ def refuse(
         rounds = [
             names.refuse(
                 *(session, kind, None if name is None else f"{name}{path}", reason, process_set),
-                _endings(kind, ranks, rows) if endings is None else endings,
+                _endings(kind, ranks) if endings is None else endings,
             )
-            for path, rows in known.items()
+            for path in known
         ]
         for round_ in rounds:
             with contextlib.suppress(SumpterError):
@@ -109,9 +106,9 @@ def refuse(
                     round_.wait()
 
 
-def numbered(count: int, begin: int = 0) -> dict[str, None]:
+def numbered(count: int, begin: int = 0) -> list[str]:
     """The parts of a call on several arrays, from the one at `begin` on."""
-    return {f".{index}": None for index in range(begin, count)}
+    return [f".{index}" for index in range(begin, count)]
 
 
 def begin_each(
@@ -139,16 +136,12 @@ def begin_each(
     return handles
 
 
-def _endings(kind: str, ranks: Sequence[int], rows: int | None) -> list[str]:
+def _endings(kind: str, ranks: Sequence[int]) -> list[str]:
     """What the names of the rounds end with that other ranks begin for an array."""
     if kind == kinds.REDUCE_SCATTER:
-        return [f".{root}" for root in ranks]
-    if kind == kinds.ALL_GATHER:
-        return [] if rows is None else [f".{root}.{rows}" for root in ranks]
+        return [".agree", *(f".{root}" for root in ranks)]
     if kind == kinds.ALL_TO_ALL:
         return [f".{root}.to.{other}" for root in ranks for other in ranks if root != other]
-    if kind in (kinds.GATHER_ROWS, kinds.EXCHANGE_ROWS):
+    if kind in (kinds.ALL_GATHER, kinds.EXCHANGE_ROWS):
         return [".sizes"]
-    if kind == kinds.SHARE_ROWS:
-        return [".agree"]
     return [""]

@@ -7,12 +7,13 @@ framework uses its own for something else by then.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from sumpter._arrays import wire_form
+from sumpter._arrays import check_movable, wire_form
 from sumpter._calls import collective as kinds
 from sumpter._calls.collective import Collective
 from sumpter._calls.refusals import refuse
@@ -20,11 +21,12 @@ from sumpter._core import membership, names
 from sumpter._core.compression.choice import FLOATS
 from sumpter._core.handles import RoundHandle
 from sumpter._core.names import Identity
+from sumpter._core.pieces import describe_row, exchange_counts, padded, rows_form
 from sumpter._core.process_sets import global_process_set, label, members
 from sumpter._core.reduction import Average
 from sumpter._core.session import Session
 from sumpter._core.tensor import Description
-from sumpter._errors import SumpterError, UnsupportedError
+from sumpter._errors import MismatchError, SumpterError, UnsupportedError
 from sumpter._results import ResultMemory
 
 _results = ResultMemory()
@@ -83,9 +85,15 @@ def finish(begun: Sequence[Begun]) -> list[np.ndarray]:
     results: list[np.ndarray] = []
     errors: list[Exception] = []
     for one in begun:
-        try:
-            for round_ in one.rounds:
+        failures = len(errors)
+        for round_ in one.rounds:
+            try:
                 round_.wait()
+            except SumpterError as error:
+                errors.append(error)
+        if len(errors) > failures:
+            continue
+        try:
             results.append(one.finish())
         except (SumpterError, ValueError) as error:
             errors.append(error)
@@ -137,7 +145,7 @@ class _Call:
         self.codec = collective.codecs[index]
         self.members = members(process_set)
         self.rank = session.rank
-        self._session = session
+        self.session = session
         # Of the rounds that begin.
         self._priority = 0
         self._ranks = None if process_set is global_process_set else tuple(self.members)
@@ -146,15 +154,12 @@ class _Call:
             if self.kind in (kinds.BROADCAST, kinds.REDUCE)
             else (f"{self.op.value} by {self.codec}" if self.codec else self.op.value)
         )
-        self._names = names.Operation(
-            session,
-            self.kind,
-            collective.name_of(index),
-            array.dtype.name,
-            array.shape,
-            detail,
-            process_set,
-        )
+        name, dtype = collective.name_of(index), array.dtype.name
+        form = (dtype, array.shape, detail)
+        if self.kind == kinds.ALL_GATHER:
+            form = rows_form(name, dtype, array.shape[1:])
+        self.process_set = process_set
+        self._names = names.Operation(session, self.kind, name, *form, process_set)
 
     def begin(self, array: np.ndarray, priority: int = 0) -> Begun:
         """Starts the rounds of one call."""
@@ -174,12 +179,13 @@ class _Call:
     ) -> RoundHandle:
         """Starts one round on memory at two addresses; 0 for what is not needed.
 
-        It is among `ranks`, or else among all that make the call.
+        `collective` is the core's word for the round. It is among `ranks`, or else among all that
+        make the call.
         """
         tensors = self._names.tensors
         tensor = tensors.get(identity.name)
         if is_first := tensor is None:
-            reduces = collective != kinds.BROADCAST
+            reduces = collective != "broadcast"
             described = Description(
                 collective,
                 *form,
@@ -187,15 +193,15 @@ class _Call:
                 root=root,
                 average=reduces and self.averages_in_core(form[1]),
                 ranks=ranks or self._ranks,
-                compression=self.codec if collective == kinds.ALL_REDUCE else "",
+                compression=self.codec if collective == "all_reduce" else "",
             )
-            tensor = tensors[identity.name] = self._session.declare(identity.name, *described)
+            tensor = tensors[identity.name] = self.session.declare(identity.name, *described)
         round_ = tensor.submit(
             *(send, receive), keep=keep, priority=self._priority, tag=identity.tag
         )
         identity.note(round_)
         if is_first:
-            names.share_refusal(self._session, identity, tensor, round_)
+            names.share_refusal(self.session, identity, tensor, round_)
         return round_
 
     def averages_in_core(self, dtype: str) -> bool:
@@ -225,7 +231,7 @@ def _all_reduce(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     memory = _copy(array)
     address = memory.ctypes.data
     form = _reduced_form(memory)
-    round_ = call.submit(identity, kinds.ALL_REDUCE, form, address, address, memory)
+    round_ = call.submit(identity, "all_reduce", form, address, address, memory)
     return Begun([round_], lambda: call.averaged(memory))
 
 
@@ -235,7 +241,7 @@ def _broadcast(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     address = memory.ctypes.data
     round_ = call.submit(
         identity,
-        *(kinds.BROADCAST, wire_form(memory), address if is_root else 0, address, memory),
+        *("broadcast", wire_form(memory), address if is_root else 0, address, memory),
         root=call.root,
     )
     return Begun([round_], lambda: memory)
@@ -247,33 +253,61 @@ def _reduce(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
     address = memory.ctypes.data
     round_ = call.submit(
         identity,
-        *(kinds.REDUCE, _reduced_form(memory), address, address if is_root else 0, memory),
+        *("reduce", _reduced_form(memory), address, address if is_root else 0, memory),
         root=call.root,
     )
     return Begun([round_], lambda: memory if is_root else np.zeros_like(memory))
 
 
 def _all_gather(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
-    rows, ranks = array.shape[0], call.members
-    result = np.empty((rows * len(ranks), *array.shape[1:]), array.dtype)
-    pieces = result.reshape(len(ranks), *array.shape)
-    own = ranks.index(call.rank)
-    pieces[own] = array
-    rounds = []
-    for root, piece in zip(ranks, pieces, strict=True):
-        address = piece.ctypes.data
-        send = address if root == call.rank else 0
-        form = wire_form(piece)
-        rounds.append(
-            call.submit(
-                # Rows may differ from call to call.
-                identity.part(f"{root}.{rows}"),
-                *(kinds.BROADCAST, form, send, address, result),
-                root=root,
+    """Tells the other ranks how many rows this one has, as exchange.py does, but does not wait.
+
+    The shape of the result was known before, so ranks need equally many rows, or the call fails.
+    """
+    check_movable(array)
+    ranks, rows = call.members, array.shape[0]
+    capacity = padded(array.nbytes) if array.nbytes else 0
+    row = describe_row(array.dtype.name, array.shape[1:])
+    told = exchange_counts(call.session, identity, [rows], row, call.process_set, even=True)
+    memory = np.empty((len(ranks), capacity), np.uint8)
+    rounds, parts = [told.round], []
+    for root, piece in zip(ranks, memory, strict=True):
+        if root == call.rank:
+            piece[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            piece[array.nbytes :] = 0
+        if capacity:
+            address = piece.ctypes.data
+            send = address if root == call.rank else 0
+            part, form = identity.part(f"{root}.{capacity}"), ((capacity,), "uint8")
+            parts.append(part)
+            rounds.append(
+                call.submit(
+                    part, *("broadcast", form, send, address, memory), root=root, ranks=tuple(ranks)
+                )
             )
-        )
+    lock = threading.Lock()
+
+    def compare() -> None:
+        with lock:
+            told.synchronize()
+
+    def check() -> None:
+        """Ends what has begun where rows differ: it has no counterpart."""
+        try:
+            compare()
+        except MismatchError as error:
+            text = f"rank {call.rank} cannot take part: {error}"[: names.LONGEST_REASON]
+            for part in parts:
+                call.session.refuse_name(part.name, text)
+        except SumpterError:
+            return
+
+    told.round.on_done(check)
 
     def finish() -> np.ndarray:
+        compare()
+        pieces = memory[:, : array.nbytes].reshape(-1).view(array.dtype)
+        result = pieces.reshape(rows * len(ranks), *array.shape[1:])
         # The transpose of an averaging reduce_scatter.
         if call.op is Average:
             np.divide(result, result.dtype.type(len(ranks)), out=result)
@@ -288,15 +322,17 @@ def _reduce_scatter(call: _Call, identity: Identity, array: np.ndarray) -> Begun
     # The first ranks get one row more where the rows cannot be shared out evenly.
     pieces = np.array_split(source, len(ranks))
     result = np.empty_like(pieces[ranks.index(call.rank)])
-    rounds = []
+    # Ranks of another front begin only when all are there.
+    rounds = [names.agree(call.session, identity, ranks).round]
     for root, piece in zip(ranks, pieces, strict=True):
         receive = result.ctypes.data if root == call.rank else 0
         keep, form = (source, result), _reduced_form(piece)
         rounds.append(
             call.submit(
                 identity.part(root),
-                *(kinds.REDUCE_SCATTER, form, piece.ctypes.data, receive, keep),
+                *("reduce_scatter", form, piece.ctypes.data, receive, keep),
                 root=root,
+                ranks=tuple(ranks),
             )
         )
     return Begun(rounds, lambda: call.averaged(result))
@@ -320,7 +356,7 @@ def _all_to_all(call: _Call, identity: Identity, array: np.ndarray) -> Begun:
             rounds.append(
                 call.submit(
                     identity.part(f"{root}.to.{to}"),
-                    *(kinds.BROADCAST, form, send, address, (source, result)),
+                    *("broadcast", form, send, address, (source, result)),
                     root=root,
                     ranks=pair,
                 )

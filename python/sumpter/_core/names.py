@@ -26,6 +26,9 @@ from sumpter._core.tensor import UNNAMED_SLOTS as SLOTS
 from sumpter._core.tensor import Tensor
 from sumpter._errors import DuplicateNameError, MismatchError, SumpterError
 
+# What the names of sums end with: the core does not ask ranks whether they divide, and a rank that
+# averages must not meet one that sums.
+SUMS = ":sum"
 # What other ranks are shown of why a call was refused: a few lines.
 LONGEST_REASON = 600
 
@@ -115,6 +118,8 @@ class Operation:
         if name is None:
             size = "x".join(map(str, shape)) or "scalar"
             self._own = f"{kind}.noname.{dtype}.{size}.{detail}{label(process_set)}"
+        elif detail.partition(" ")[0] == "sum":
+            self._own += SUMS
         self._series = _series_of(session, self._place)
         # Declared for these calls, by name.
         self.tensors: dict[str, Tensor] = {}
@@ -234,10 +239,11 @@ def _refuse_names(
     session: Session, series: Series, place: str, text: str, endings: Sequence[str]
 ) -> None:
     """Refuses the rounds of the next call of a name, whose call may look like none before."""
-    for known in range(len(series.kinds) + 1):
-        own = _since_failure(series, _of_kind(place, known))
-        for ending in endings:
-            session.refuse_name(own + ending, text)
+    for own in (place, place + SUMS):
+        for known in range(len(series.kinds) + 1):
+            since = _since_failure(series, _of_kind(own, known))
+            for ending in endings:
+                session.refuse_name(since + ending, text)
 
 
 def _refused_round(

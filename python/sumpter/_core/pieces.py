@@ -35,6 +35,17 @@ def describe_row(dtype: str, shape: Sequence[int]) -> str:
     return f"{dtype} {list(shape)}"
 
 
+def rows_form(name: str | None, dtype: str, row: Sequence[int]) -> tuple[str, tuple[int, ...], str]:
+    """What calls that move rows say of them: element type, shape and detail of their identity.
+
+    Without a name all but the number of rows must agree; under a name ranks always meet, and the
+    marks that they exchange show who differs.
+    """
+    if name is None:
+        return dtype, (0, *row), dtype
+    return "uint8", (0,), "rows"
+
+
 def sum_numbers(
     session: Session, identity: Identity, numbers: np.ndarray, process_set: ProcessSet
 ) -> Handle[np.ndarray]:
@@ -48,29 +59,43 @@ def sum_numbers(
 
 
 def exchange_counts(
-    session: Session, identity: Identity, counts: Sequence[int], row: str, process_set: ProcessSet
+    session: Session,
+    identity: Identity,
+    counts: Sequence[int],
+    row: str,
+    process_set: ProcessSet,
+    even: bool = False,
 ) -> Handle[list[list[int]]]:
     """Starts telling every rank how many rows this one sends where, and what a row is.
 
-    The result has the counts of each rank; MismatchError on all of them if their rows differ. A
-    rank that is out of data has sent zeros: it has no rows and no mark.
+    The result has the counts of each rank; MismatchError on all of them if their rows differ, and
+    if their counts differ where `even` says on some rank that they must not. A rank that is out of
+    data has sent zeros: it has no rows and no mark.
     """
     ranks = members(process_set)
     table = np.zeros((len(ranks), len(counts) + 1), dtype=np.int64)
     mark = 1 + zlib.crc32(row.encode())
-    table[process_set.rank()] = [*counts, mark]
+    table[process_set.rank()] = [*counts, -mark if even else mark]
     begun = sum_numbers(session, identity.part("sizes"), table, process_set)
 
     def check() -> list[list[int]]:
-        marks = table[:, -1].tolist()
-        others = [rank for rank, other in zip(ranks, marks, strict=True) if other not in (mark, 0)]
+        marks, told = table[:, -1].tolist(), table[:, :-1].tolist()
+        alike = (mark, -mark, 0)
+        others = [rank for rank, other in zip(ranks, marks, strict=True) if other not in alike]
         if others:
             raise MismatchError(
                 f"{identity.name!r}: this rank's rows are {row}, those of rank "
                 f"{', '.join(map(str, others))} have another shape or element type; they must be "
                 "equal on every rank"
             )
-        return table[:, :-1].tolist()
+        if min(marks) < 0 and min(told) != max(told):
+            words = [f"{count[0]} on rank {rank}" for rank, count in zip(ranks, told, strict=True)]
+            asking = ranks[marks.index(-mark)]
+            raise MismatchError(
+                f"{identity.name!r}: rank {asking} needs equally many rows on every rank, and "
+                f"there are {', '.join(words)}"
+            )
+        return told
 
     return Handle(begun.round, check)
 

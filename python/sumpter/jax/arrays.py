@@ -30,12 +30,9 @@ def flatten(tree: Any) -> Leaves:
     return Leaves(arrays, paths, structure)
 
 
-def rows_of(tree: Any) -> dict[str, int | None]:
-    """How many rows the leaves of a pytree have, by their paths, whatever else they are."""
-    leaves, paths, _ = _unchecked(tree)
-    shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
-    rows = [shape[0] if shape else 1 for shape in shapes]
-    return dict(zip(paths, rows, strict=True))
+def paths_of(tree: Any) -> tuple[str, ...]:
+    """What the leaves of a pytree are called, whatever they are."""
+    return _unchecked(tree).paths
 
 
 def _unchecked(tree: Any) -> Leaves:

@@ -127,7 +127,7 @@ def barrier(name: str | None = None, process_set: ProcessSet = global_process_se
 
 
 def _checking(kind: str, tree: Any, name: str | None, process_set: ProcessSet) -> Checking:
-    return Checking(kind, name, process_set, lambda: leaf_arrays.rows_of(tree))
+    return Checking(kind, name, process_set, lambda: leaf_arrays.paths_of(tree))
 
 
 def _call(

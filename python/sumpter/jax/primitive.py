@@ -76,17 +76,18 @@ def _abstract(*arrays: Any, collective: Collective) -> tuple[list[Any], frozense
 
 
 def _lowered(ctx: Any, *arrays: Any, collective: Collective, on_host: bool = False) -> Any:
-    with Checking.of(collective, [array.shape for array in ctx.avals_in]):
+    with Checking.of(collective):
         _check_one_device(ctx.module_context.axis_context)
 
     def run(*given: Any) -> tuple[np.ndarray, ...]:
         return tuple(perform(collective, [np.asarray(array) for array in given]))
 
-    if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
-        return _by_io_callback(ctx, run, arrays)
+    devices = getattr(ctx.module_context.axis_context, "num_devices", None) or 1
     (effect,) = _ordered_effects()
-    if on_host and programs.can_carry(ctx.avals_in):
+    if not programs.why_callbacks(ctx.avals_in, on_host, devices):
         return programs.lower(ctx, arrays, collective, effect)
+    if devices > 1:
+        return _by_io_callback(ctx, run, arrays)
     # As io_callback does, but for a copy of each array that JAX makes for it.
     held = ctx.tokens_in.get(effect)
     token = held[0] if isinstance(held, tuple) else held

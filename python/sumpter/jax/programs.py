@@ -44,14 +44,30 @@ def _register() -> str:
     return ""
 
 
-_why_not = _register()
-if _why_not:
-    _log.info("compiled programs call through Python callbacks: %s", _why_not)
+_unavailable = _register()
+# The reasons that have been logged.
+_said: set[str] = set()
 
 
-def can_carry(avals: Sequence[Any]) -> bool:
-    """Whether a program can start rounds of such arrays."""
-    return not _why_not and all(_bits(aval.dtype) % _PACKED_BITS == 0 for aval in avals)
+def why_callbacks(avals: Sequence[Any], on_host: bool, devices: int) -> str:
+    """Why a program cannot start rounds of such arrays, and calls through Python callbacks instead.
+
+    Each reason is logged once. Empty if the program can.
+    """
+    packed = [aval.dtype.name for aval in avals if _bits(aval.dtype) % _PACKED_BITS]
+    reason = ""
+    if devices > 1:
+        reason = f"a program runs on {devices} devices"
+    elif not on_host:
+        reason = "a program runs on another device than the CPU"
+    elif _unavailable:
+        reason = _unavailable
+    elif packed:
+        reason = f"elements of {packed[0]} are less than a byte"
+    if reason and reason not in _said:
+        _said.add(reason)
+        _log.info("compiled programs call through Python callbacks: %s", reason)
+    return reason
 
 
 def lower(ctx: Any, arrays: Sequence[Any], collective: Collective, effect: Any) -> list[Any]:

@@ -42,7 +42,7 @@ def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.n
 
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
     """Returns all ranks' rows, joined by rank; ranks may have different numbers of them."""
-    with Checking(kinds.ALL_GATHER, name and f"{name}.rows", parts={"": 1}):
+    with Checking(kinds.ALL_GATHER, name and f"{name}.rows"):
         given = _read(value)
     return values.gather_value(given, name)
 

@@ -65,7 +65,7 @@ def checking(
 
 def _checking_rows(name: str | None, process_set: ProcessSet) -> Checking:
     # Of the places of the rows, and of the rows.
-    return Checking(kinds.GATHER_ROWS, name, process_set, dict.fromkeys(paths_of(2)))
+    return Checking(kinds.ALL_GATHER, name, process_set, dict.fromkeys(paths_of(2)))
 
 
 def paths_of(count: int) -> list[str]:

@@ -190,7 +190,7 @@ def grouped_allgather(
 ) -> list[Any]:
     """Returns all ranks' rows of each array, in one call."""
     paths = dict.fromkeys(paths_of(len(tensors)))
-    with Checking(kinds.GATHER_ROWS, name, process_set, paths):
+    with Checking(kinds.ALL_GATHER, name, process_set, paths):
         given = [_rows(tensor, name) for tensor in tensors]
     gathered = gather(given, name, process_set, priority)
     return [

@@ -42,7 +42,8 @@ class GradientReduction:
 
     def __call__(self, gradients: Mapping[int, Any]) -> None:
         """Replaces gradients, by their numbers, by what they are over all ranks."""
-        if not self._process_set.included() or len(members(self._process_set)) == 1:
+        # Of one rank as well, by whose rounds its iterations are recorded.
+        if not self._process_set.included():
             return
         numbers = sorted(gradients, reverse=True)
         paths, all_given = [f".{number}" for number in numbers], [gradients[n] for n in numbers]
@@ -209,8 +210,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         # Those that have not been given the root's value yet.
         self._own_start = list(range(len(self._params)))
         count = len(members(process_set)) if process_set.included() else 1
-        # Of one rank nothing is reduced, and nothing divided before.
-        self._scale *= factor / count if count > 1 else 1.0
+        self._scale *= factor / count
 
     def _check_parameters(self) -> None:
         if len(self._contexts) > 1:

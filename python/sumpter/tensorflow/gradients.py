@@ -56,7 +56,7 @@ class GradientReduction:
         ]
         for place in slices:
             name = f"{self._name}.{place}.slices"
-            with checking_rows(2, name, self._process_set):
+            with checking_rows(name, self._process_set):
                 self._check_divisible(results[place], name)
             results[place] = allreduce(
                 results[place], op=self._op, name=name, process_set=self._process_set

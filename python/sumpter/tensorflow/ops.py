@@ -179,7 +179,7 @@ def _gathered_slices(
     name: str | None,
     process_set: ProcessSet,
 ) -> tf.IndexedSlices:
-    with checking_rows(2, name, process_set):
+    with checking_rows(name, process_set):
         op = reduction(*said)
         if op.wire_name != "sum":
             raise ValueError(f"IndexedSlices have no reduction by {op.value}: use Sum or Average")

@@ -47,7 +47,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Returns all ranks' rows of each tensor, in two calls: of their numbers, and of the rows."""
-    with checking_rows(len(tensors), name, process_set):
+    with checking_rows(name, process_set):
         given = [_with_rows(dense(tensor, name), name) for tensor in tensors]
     if not given:
         return []
@@ -138,7 +138,7 @@ def alltoall(
     in blocks as long as the longest of all ranks'.
     """
     ranks, own = len(members(process_set)), process_set.rank()
-    with Checking(kinds.ALL_GATHER, name and f"{name}.splits", process_set, {"": ranks}):
+    with Checking(kinds.ALL_GATHER, name and f"{name}.splits", process_set):
         given = _checked_rows(dense(tensor, name), name)
         counts = _splits(given, splits, ranks)
     (table,) = call(kinds.ALL_GATHER, [counts], name and f"{name}.splits", process_set)
@@ -156,9 +156,9 @@ def alltoall(
     return rows, tf.cast(received, getattr(splits, "dtype", tf.int32))
 
 
-def checking_rows(tensors: int, name: str | None, process_set: ProcessSet) -> Checking:
-    """The checks of a gather of so many tensors, which begins with the numbers of their rows."""
-    return Checking(kinds.ALL_GATHER, name and f"{name}.rows", process_set, {"": tensors})
+def checking_rows(name: str | None, process_set: ProcessSet) -> Checking:
+    """The checks of a gather, which begins with the numbers of rows."""
+    return Checking(kinds.ALL_GATHER, name and f"{name}.rows", process_set)
 
 
 def _rounded(rows: tf.Tensor) -> tf.Tensor:

@@ -9,28 +9,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from sumpter._calls import collective as kinds
+from sumpter._calls import objects
 from sumpter._calls.refusals import Checking
 from sumpter._core import membership
 from sumpter._core.compression.memory import COMPRESSION, with_own, without_residuals
 from sumpter._core.handles import GroupHandle
-from sumpter._core.names import identify, matched_by_names
-from sumpter._core.pieces import sum_numbers
+from sumpter._core.names import matched_by_names
 from sumpter._core.process_sets import ProcessSet, global_process_set
 from sumpter.torch.collectives.broadcasts import broadcast_async_
-from sumpter.torch.collectives.exchange import gather_async
 from sumpter.torch.tensors import check_carried, dtype_name
 from sumpter.torch.training.overlap import settle
 
-# Objects are padded to a power of two so that a few names serve objects of every size.
-SMALLEST_OBJECT_BYTES = 256
-
-# By which ranks match the calls that broadcast parameters, and objects without a name.
+# By which ranks match the calls that broadcast parameters.
 _PARAMETERS = "broadcast_parameters", "all", global_process_set
-_OBJECT = "object"
 
 Parameters = Mapping[str, Any] | Iterable[torch.Tensor] | Iterable[tuple[str, Any]]
 
@@ -73,7 +66,7 @@ def broadcast_optimizer_state(
     session = membership.current()
     is_root = session.rank == root_rank
     tensors: list[torch.Tensor] = []
-    with _checking_object():
+    with objects.checking_object():
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError("cannot broadcast the state of LBFGS: it holds history of the closure")
         state = optimizer.state_dict()
@@ -81,7 +74,7 @@ def broadcast_optimizer_state(
         if own:
             state = {**state, COMPRESSION: without_residuals(own)}
         outline = _outline(state, tensors) if is_root else None
-    pickled = _broadcast_pickle(outline, root_rank)
+    pickled = objects.broadcast_pickle(outline, root_rank)
     with Checking(*_PARAMETERS):
         if not is_root:
             state = _allocate(pickle.loads(pickled), tensors)
@@ -105,38 +98,7 @@ def broadcast_object(
 
     It travels as a pickle, which is accepted from members of the authenticated job only.
     """
-    pickled = _broadcast_pickle(obj, root_rank, name, process_set)
-    return obj if membership.rank() == root_rank else pickle.loads(pickled)
-
-
-def _broadcast_pickle(
-    obj: Any,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> bytes:
-    """Returns rank `root_rank`'s object as a pickle."""
-    session = membership.current()
-    with _checking_object(name, process_set):
-        membership.check_root(session, root_rank)
-        is_root = session.rank == root_rank
-        pickled = pickle.dumps(obj) if is_root else b""
-    # A sum with the zeros of the others, since all of them must have arrived for it.
-    identity = identify(session, _OBJECT, name, "int64", (1,), f"root {root_rank}", process_set)
-    own = np.array([len(pickled)], dtype=np.int64)
-    size = int(sum_numbers(session, identity.part("size"), own, process_set).synchronize()[0])
-    capacity = max(SMALLEST_OBJECT_BYTES, 1 << (size - 1).bit_length())
-    content = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
-    if is_root:
-        content[: len(pickled)] = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
-    broadcast_async_(content, root_rank, identity.part(capacity), process_set).synchronize()
-    return content[:size].numpy().tobytes()
-
-
-def _checking_object(
-    name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Checking:
-    return Checking(_OBJECT, name, process_set, endings=[".size"])
+    return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -157,10 +119,7 @@ def allgather_object(
 
     They travel as pickles, which are accepted from members of the authenticated job only.
     """
-    with Checking(kinds.GATHER_ROWS, name, process_set):
-        pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    pieces = gather_async(pickled, name, process_set, list).synchronize()
-    return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
+    return objects.allgather_object(obj, name, process_set)
 
 
 def _named(params: Parameters) -> Iterable[tuple[str, Any]]:

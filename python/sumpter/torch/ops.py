@@ -2,6 +2,7 @@
 
 import torch
 
+from sumpter._calls import collective as kinds
 from sumpter._calls.refusals import Checking
 from sumpter._core.compression.choice import BY_SETTING, Choice
 from sumpter._core.handles import Handle, poll, synchronize
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 # Of a call's name, by which the other ranks know what they wait for.
-_KIND = "push_pull"
+_KIND = kinds.ALL_REDUCE
 
 
 def push_pull(

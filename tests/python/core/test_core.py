@@ -87,8 +87,8 @@ def test_tensors_of_a_cycle_take_turns(session: Session) -> None:
 
 
 def test_a_name_means_another_tensor_with_another_description(session: Session) -> None:
-    first = Operation(session, "allreduce", "x", "float32", (3,), "sum")
-    other = Operation(session, "allreduce", "x", "float32", (4,), "sum")
+    first = Operation(session, "allreduce", "x", "float32", (3,), "average")
+    other = Operation(session, "allreduce", "x", "float32", (4,), "average")
     round_ = Round()
     for number, (operation, name) in enumerate(
         ((first, "allreduce.x"), (other, "allreduce.x~1"), (first, "allreduce.x"))
@@ -99,7 +99,11 @@ def test_a_name_means_another_tensor_with_another_description(session: Session) 
     with pytest.raises(DuplicateNameError, match="still in flight"):
         other.next()
     round_.end()
-    assert other.next().tag == "allreduce.x#3|allreduce(float32 [4], sum)"
+    assert other.next().tag == "allreduce.x#3|allreduce(float32 [4], average)"
+    # A rank that sums must not meet one that averages.
+    total = Operation(session, "allreduce", "x", "float32", (3,), "sum").next()
+    assert total.name == "allreduce.x:sum~2"
+    assert total.tag == "allreduce.x#4|allreduce(float32 [3], sum)"
 
 
 def test_operations_without_a_name_are_counted_together(session: Session) -> None:

@@ -17,6 +17,7 @@ from sumpter import _native  # noqa: E402
 from sumpter._calls.collective import ALL_GATHER, ALL_REDUCE, BARRIER, Collective  # noqa: E402
 from sumpter._calls.started import Programs, describe, describe_barrier  # noqa: E402
 from sumpter._core.process_sets import ProcessSet  # noqa: E402
+from sumpter.jax import programs as programs_of_jax  # noqa: E402
 from sumpter.jax.programs import JAX  # noqa: E402
 from sumpter.jax.version import foreign_version  # noqa: E402
 
@@ -77,8 +78,8 @@ def test_only_large_matrices_are_compressed(caplog: pytest.LogCaptureFixture) ->
         tensor.name: tensor.description.compression
         for tensor in sumpter._core.membership.current().declared()
     }
-    assert names["all_reduce.gradients/weights"].startswith("int8")
-    assert names["all_reduce.gradients/bias"] == ""
+    assert names["allreduce.gradients/weights"].startswith("int8")
+    assert names["allreduce.gradients/bias"] == ""
 
 
 @pytest.mark.usefixtures("alone")
@@ -161,4 +162,7 @@ def test_what_no_program_has_waited_for_ends_with_its_job() -> None:
 def test_handlers_are_for_known_versions_of_xlas_interface_only() -> None:
     for version in ((0, 0), (0, 99), (1, 1)):
         assert _native.xla_handlers(version, print, print) is None
-    assert foreign_version() == (0, 3), "see the list of known versions in crates/python/src/xla.rs"
+    is_there = jax.__version_info__ >= (0, 5)
+    assert is_there == (not programs_of_jax._unavailable), (
+        f"{foreign_version()} is not in the list of known versions in crates/python/src/xla.rs"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -12,17 +13,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, Job
+from jobs import FINDS_MISMATCHES_S, TOKEN, Job, free_port
+from launched import Started
 
-pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
-
-
-def test_collectives_are_numpys(make_job: Callable[..., Job]) -> None:
-    make_job(4, 1, deterministic=True).start("jax_collectives.py").finish()
+jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
 
 
-def test_gradients_are_those_of_the_whole_jobs_loss(make_job: Callable[..., Job]) -> None:
-    make_job(2).start("jax_gradients.py").finish()
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_collectives_are_numpys(make_job: Callable[..., Job], ranks: int) -> None:
+    make_job(ranks, 1, deterministic=True).start("jax_collectives.py").finish()
+
+
+def test_collectives_through_callbacks_are_the_same(make_job: Callable[..., Job]) -> None:
+    make_job(2, 1, deterministic=True).start("jax_collectives.py", "callbacks").finish()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gradients_are_those_of_the_whole_jobs_loss(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    # Deterministic: compiled gradients are compared bit by bit with those of eager calls.
+    make_job(ranks, deterministic=True).start("jax_gradients.py").finish()
 
 
 def trained(job: Job, killed: tuple[str, ...] = ()) -> np.ndarray:
@@ -44,7 +55,46 @@ def test_ranks_train_as_one_process_does(make_job: Callable[..., Job]) -> None:
     assert killed.tobytes() == four.tobytes()
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_deterministic_averages_have_the_bytes_of_torchs_front(
+    make_job: Callable[..., Job], ranks: int
+) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed, so this compares nothing")
+    found = set()
+    for front in ("jax", "torch"):
+        job = make_job(ranks, 1, deterministic=True)
+        for rank in range(job.ranks):
+            job.start_rank(rank, "same_bytes.py", TEST_FRONT=front)
+        job.finish()
+        found |= {job.result(rank) for rank in range(job.ranks)}
+    assert len(found) == 1
+
+
+SUM = """\
+import jax
+import sumpter.jax as sj
+sj.init()
+total = jax.jit(lambda x: sj.all_reduce(x, sj.Sum))(jax.numpy.array([1.0 + sj.rank()]))
+print(sj.rank(), sj.size(), total.tolist())
+sj.shutdown()
+"""
+
+
+def test_torchrun_starts_a_job() -> None:
+    port = str(free_port())
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SUMPTER_TOKEN": TOKEN}
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [
+        Started("-c", SUM, RANK=str(rank), LOCAL_RANK=str(rank), **sizes, **places)
+        for rank in range(2)
+    ]
+    assert [started.output() for started in ranks] == ["0 2 [3.0]\n", "1 2 [3.0]\n"]
+
+
 def test_programs_compute_while_rounds_are_under_way(make_job: Callable[..., Job]) -> None:
+    if jax.__version_info__ < (0, 5, 1):
+        pytest.skip(f"programs of jax {jax.__version__} wait for rounds before they compute on")
     make_job(2, 1).start("jax_overlap.py").finish()
 
 
@@ -59,6 +109,14 @@ def test_a_rank_killed_inside_jit_is_named_to_the_others(make_job: Callable[...,
     job = make_job(3, 1).start("jax_peer_dies.py")
     assert job.exit_code(2) == -signal.SIGKILL
     assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("a survivor failed")
+
+
+def test_arrays_of_a_gpu_come_back_to_it(make_job: Callable[..., Job]) -> None:
+    try:
+        jax.devices("gpu")
+    except RuntimeError as error:
+        pytest.skip(f"JAX sees no GPU, so this checks nothing: {error}")
+    make_job(2, 1).start("jax_gpu.py").finish()
 
 
 def test_calls_that_differ_inside_jit_are_named_on_all_ranks(make_job: Callable[..., Job]) -> None:

@@ -274,8 +274,8 @@ def test_a_script_without_torch_is_recorded_by_its_rounds(
 def test_the_backward_pass_is_two_thirds_of_an_iteration(tmp_path: Path) -> None:
     """Steps of 12 ms, of which 1 ms is spent in rounds; gradients are 3 ms apart."""
     events = [
-        {"name": "thread_name", "tid": 0, "args": {"name": "all_reduce.last"}},
-        {"name": "thread_name", "tid": 1, "args": {"name": "all_reduce.first"}},
+        {"name": "thread_name", "tid": 0, "args": {"name": "allreduce.last"}},
+        {"name": "thread_name", "tid": 1, "args": {"name": "allreduce.first"}},
     ]
     for step in range(4):
         for tid, at in ((0, 1000), (1, 4000)):
@@ -327,7 +327,7 @@ def with_backward_share(profile: Profile, share: float) -> Profile:
 def by_its_rounds(profile: Profile, folder: Path) -> Profile:
     """What the rounds of four iterations of a profile show of it."""
     events = [
-        {"name": "thread_name", "tid": tid, "args": {"name": f"all_reduce.{tensor.name}"}}
+        {"name": "thread_name", "tid": tid, "args": {"name": f"allreduce.{tensor.name}"}}
         for tid, tensor in enumerate(profile.tensors)
     ]
     for step in range(4):

@@ -21,6 +21,8 @@ if importlib.util.find_spec("mxnet") is None:
         allow_module_level=True,
     )
 
+import mxnet as mx
+
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_results_and_errors(make_job: Callable[..., Job], ranks: int) -> None:
@@ -94,6 +96,14 @@ def test_a_rank_that_dies_in_training_is_named(make_job: Callable[..., Job]) -> 
     job = make_job(3, 1, peer_timeout_s=FINDS_MISMATCHES_S).start("mxnet_killed.py")
     assert job.exit_code(2) == -signal.SIGKILL
     assert [job.exit_code(rank) for rank in (0, 1)] == [0, 0], job.report("a survivor failed")
+
+
+def test_arrays_of_a_gpu_come_back_to_it(make_job: Callable[..., Job]) -> None:
+    if not mx.context.num_gpus():
+        pytest.skip(
+            "MXNet sees no GPU, so this checks nothing: install mxnet-cu112 on a machine with one"
+        )
+    make_job(2, 1).start("mxnet_gpu.py").finish()
 
 
 def test_trainers_compress_and_refuse(make_job: Callable[..., Job]) -> None:

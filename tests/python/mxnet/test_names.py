@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,11 +63,9 @@ BYTEPS_TAKES = {
     "resume": "num_workers num_servers global_rank context",
 }
 
-# What there is none of, and what to do instead.
-MISSING = {
-    "reduce": "allreduce; the root's result is that of all",
-    "is_homogeneous": "compare local_size() of all ranks",
-}
+# What there is none of; the page says why, and what to do instead.
+MISSING = ("reduce", "is_homogeneous")
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "user" / "mxnet.md"
 
 
 @pytest.mark.parametrize("names", [HOROVOD, BYTEPS])
@@ -88,9 +87,13 @@ def test_byteps_keyword_arguments_are_taken() -> None:
     assert {"root_rank", "compression_params"} <= set(own)
 
 
-def test_what_is_missing_is_missing() -> None:
+def test_what_is_missing_is_missing_and_the_page_says_why() -> None:
     there = [name for name in MISSING if hasattr(sm, name)]
     assert not there, f"these are there now: {there}"
+    _, _, section = PAGE.read_text().partition("## What is not there\n")
+    points = section.partition("\n## ")[0].split("\n- ")
+    silent = [name for name in MISSING if not any(p.startswith(f"`{name}`") for p in points)]
+    assert not silent, f"{PAGE.name} gives no reason for {silent}"
 
 
 def test_public_names_are_those_of_the_list() -> None:

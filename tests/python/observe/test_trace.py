@@ -23,7 +23,7 @@ from sumpter.cli import main
 # The file that was written without the job's status.
 REST = "rest.pftrace"
 
-LAYERS = ("push_pull.layer0", "push_pull.layer1")  # of workers/traced.py
+LAYERS = ("allreduce.layer0:sum", "allreduce.layer1:sum")  # of workers/traced.py
 
 
 def run(*arguments: str) -> int | str | None:
@@ -126,7 +126,7 @@ def test_the_file_says_what_auto_has_chosen(
     path, _ = recorded
     (remark,) = trace.read(path).remarks
     assert remark.startswith("compression auto, 2 tensors of 24.0 MiB: not compressed: ")
-    assert "the cores are the limit (push_pull.layer" in remark
+    assert "the cores are the limit (allreduce.layer" in remark
     assert run("trace", "--read", str(path)) == 0
     assert remark in capsys.readouterr().out
 

@@ -59,8 +59,9 @@ def die() -> None:
 def check_death(error: BaseException, rank: int, tensor: str) -> None:
     """Expects an error that names the rank that died and a tensor, soon after its death."""
     took = time.monotonic() - float((FOLDER / "died").read_text())
-    missing = [part for part in ("PeerLostError", f"rank {rank}", tensor) if part not in str(error)]
-    assert not missing, f"{missing} not in: {error}"
+    said = f"{type(error).__name__}: {error}"
+    missing = [part for part in ("PeerLostError", f"rank {rank}", tensor) if part not in said]
+    assert not missing, f"{missing} not in: {said}"
     assert took < ENDS_S, f"rank {RANK} had its error {took:.1f} s after the death"
 
 

@@ -14,6 +14,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sumpter._calls.collective import ALL_REDUCE
+from sumpter._core.names import SUMS
 from sumpter._errors import ProfileError
 from sumpter.profiles import Profile
 from sumpter.profiles.model import ELEMENT_BYTES
@@ -119,7 +121,7 @@ def _read(timeline: Path) -> list[_Gradient]:
             found[number].append({**event, "ready": waits.get(number, event["ts"])})
     return [
         _Gradient(
-            names[number].removeprefix("all_reduce."),
+            names[number].removeprefix(f"{ALL_REDUCE}.").removesuffix(SUMS),
             events[0]["args"]["bytes"],
             events[0]["args"]["dtype"],
             [_Round(_MICRO * one["ready"], _MICRO * (one["ts"] + one["dur"])) for one in events],

@@ -2,7 +2,8 @@
 
 Arguments: the output, iterations, warm-up, a name or nothing, then the script's path, or -m and a
 module, and its arguments. The model is the first module of PyTorch that is called in training mode;
-without one, the profile is made from the rounds that the script begins.
+without one, the profile is made from the rounds that the script begins. PyTorch is imported by the
+script alone: it need not be installed, and other frameworks may not bear it in their process.
 """
 
 from __future__ import annotations
@@ -10,40 +11,90 @@ from __future__ import annotations
 import runpy
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-
-import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from sumpter._core import membership
 from sumpter._errors import ProfileError
 from sumpter.profiles import save
 from sumpter_lab.profiles import by_rounds
-from sumpter_lab.profiles.record import Recorder
+
+if TYPE_CHECKING:
+    from sumpter_lab.profiles.record import Recorder
 
 FAILURE = 1
 
+# Where PyTorch registers what is called before every module.
+_HOOKS = "torch.nn.modules.module"
+
+
+class _AtImport(MetaPathFinder):
+    """Calls back once a module has been imported, or at once if it has been already."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], object]) -> None:
+        self._name, self._then = name, then
+        if name in sys.modules:
+            then(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds the module as Python does, with a loader that calls back."""
+        if fullname != self._name:
+            return None
+        self.close()
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                self._then(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def close(self) -> None:
+        """Waits no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
 
 class _Waiting:
-    """Puts a recorder on the first module that trains."""
+    """Puts a recorder on the first module of PyTorch that trains, if the script imports that."""
 
     def __init__(self, output: str, iterations: int, warmup: int, name: str | None) -> None:
         self._arguments = {"output": output, "iterations": iterations, "name": name}
         # The call in which the model shows up is not seen from its beginning.
         self._arguments["warmup"] = max(0, warmup - 1)
         self.recorder: Recorder | None = None
-        self._hook = register_module_forward_pre_hook(self._called)
+        self._hook: Any = None
+        self._import = _AtImport(_HOOKS, self._install)
 
-    def _called(self, module: torch.nn.Module, args: tuple) -> None:
+    def _install(self, hooks: ModuleType) -> None:
+        self._hook = hooks.register_module_forward_pre_hook(self._called)
+
+    def _called(self, module: Any, args: tuple) -> None:
+        import torch
+
         trains = module.training and torch.is_grad_enabled()
         if trains and any(parameter.requires_grad for parameter in module.parameters()):
+            from sumpter_lab.profiles.record import Recorder
+
             self._hook.remove()
             self.recorder = Recorder(module, **self._arguments)
 
     def close(self) -> None:
         """Removes every hook, whether or not a module has trained."""
-        self._hook.remove()
+        self._import.close()
+        if self._hook is not None:
+            self._hook.remove()
         if self.recorder is not None:
             self.recorder.close()
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from sumpter._calls import collective as kinds
 from sumpter._calls.refusals import Checking, begin_each, numbered
 from sumpter._core.compression.choice import BY_SETTING, Choice
 from sumpter._core.handles import AnyHandle, GroupHandle
@@ -18,7 +19,7 @@ from sumpter.torch.compression import Compression, CompressionLike, choose
 from sumpter.torch.tensors import check_tensor
 
 # Of a call's name, by which the other ranks know what they wait for.
-_KIND = "allreduce"
+_KIND = kinds.ALL_REDUCE
 # Of a group of which Adasum makes one call.
 _GROUP = "grouped_allreduce"
 

@@ -81,7 +81,7 @@ def broadcast_async_(
     if not isinstance(identity, Identity):
         detail = f"root {root_rank}"
         identity = identify(
-            session, "broadcast", name, dtype_name(tensor), tensor.shape, detail, process_set
+            session, kinds.BROADCAST, name, dtype_name(tensor), tensor.shape, detail, process_set
         )
     declared = session.declare(
         identity.name,
@@ -126,7 +126,7 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        reduced = average_gradient("broadcast", gradient, ctx.name, ctx.process_set)
+        reduced = average_gradient(kinds.BROADCAST, gradient, ctx.name, ctx.process_set)
         # Computed from it on all ranks, since all take part in the gradient of the gradient.
         is_hidden = reduced.new_full((), membership.rank() != ctx.root_rank, dtype=torch.bool)
         return reduced.masked_fill(is_hidden, 0), None, None, None

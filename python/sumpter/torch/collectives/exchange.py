@@ -13,7 +13,7 @@ from sumpter._calls.refusals import Checking, begin_each, numbered
 from sumpter._core import membership
 from sumpter._core.handles import ChainedHandle, GroupHandle, Handle
 from sumpter._core.names import Identity, agree, identify
-from sumpter._core.pieces import check_splits, describe_row, exchange_counts, padded
+from sumpter._core.pieces import check_splits, describe_row, exchange_counts, padded, rows_form
 from sumpter._core.process_sets import ProcessSet, global_process_set, members
 from sumpter._core.reduction import Adasum, Average, ReduceOp, Reduction, Sum
 from sumpter._core.session import Session
@@ -42,7 +42,7 @@ def allgather(
 
     Gradients flow through it.
     """
-    with Checking(kinds.GATHER_ROWS, name, process_set):
+    with Checking(kinds.ALL_GATHER, name, process_set):
         check_carried(tensor)
     tensor = _with_rows(tensor)
     if is_differentiated(tensor):
@@ -80,7 +80,7 @@ def grouped_allgather_async(
     def begin(tensor: torch.Tensor, own: str | None) -> ChainedHandle:
         return allgather_async(tensor, own, process_set)
 
-    return GroupHandle(begin_each(kinds.GATHER_ROWS, name, process_set, tensors, begin))
+    return GroupHandle(begin_each(kinds.ALL_GATHER, name, process_set, tensors, begin))
 
 
 def gather_async(
@@ -91,11 +91,11 @@ def gather_async(
 ) -> ChainedHandle:
     """Starts gathering the pieces of all ranks; `join` makes the result of their list."""
     session = membership.current()
-    with Checking(kinds.GATHER_ROWS, name, process_set):
+    with Checking(kinds.ALL_GATHER, name, process_set):
         ranks = members(process_set)
         check_carried(tensor)
     tensor = readable(_with_rows(tensor))
-    identity = _identify(session, kinds.GATHER_ROWS, name, tensor, process_set)
+    identity = _identify(session, kinds.ALL_GATHER, name, tensor, process_set)
     pieces: list[torch.Tensor] = []
 
     def move(counts: list[list[list[int]]]) -> list[Handle[Any]]:
@@ -200,7 +200,7 @@ def reducescatter(
     The first ranks get one row more where the rows cannot be shared out evenly. Gradients flow
     through it.
     """
-    with Checking(kinds.SHARE_ROWS, name, process_set):
+    with Checking(kinds.REDUCE_SCATTER, name, process_set):
         compressor = _compressor(compression)
         packed, context = compressor.compress(check_tensor(tensor))
     reduction = Reduction(op, prescale_factor, postscale_factor)
@@ -240,7 +240,7 @@ def grouped_reducescatter(
             reducescatter(t, _numbered(name, i), compression, op, process_set, *factors)
             for i, t in enumerate(tensors)
         ]
-    with Checking(kinds.SHARE_ROWS, name, process_set, lambda: numbered(len(tensors))):
+    with Checking(kinds.REDUCE_SCATTER, name, process_set, lambda: numbered(len(tensors))):
         compressor = _compressor(compression)
         packed = [compressor.compress(check_tensor(tensor)) for tensor in tensors]
     handle = grouped_reducescatter_async(
@@ -264,7 +264,7 @@ def grouped_reducescatter_async(
     def begin(tensor: torch.Tensor, own: str | None) -> ChainedHandle:
         return _reducescatter_async(tensor, own, reduction, process_set)
 
-    return GroupHandle(begin_each(kinds.SHARE_ROWS, name, process_set, tensors, begin))
+    return GroupHandle(begin_each(kinds.REDUCE_SCATTER, name, process_set, tensors, begin))
 
 
 def _compressor(compression: CompressionLike) -> type[Compressor]:
@@ -282,7 +282,7 @@ def _reducescatter_async(
     tensor: torch.Tensor, name: str | None, reduction: Reduction, process_set: ProcessSet
 ) -> ChainedHandle:
     session = membership.current()
-    with Checking(kinds.SHARE_ROWS, name, process_set):
+    with Checking(kinds.REDUCE_SCATTER, name, process_set):
         ranks = members(process_set)
         check_carried(tensor)
         if tensor.dim() == 0:
@@ -294,11 +294,11 @@ def _reducescatter_async(
         reduced_form(source, reduction.op.wire_name)
     identity = identify(
         session,
-        kinds.SHARE_ROWS,
+        kinds.REDUCE_SCATTER,
         name,
         dtype_name(tensor),
         tensor.shape,
-        reduction.op.wire_name,
+        reduction.op.value,
         process_set,
     )
     averages = reduction.op is Average
@@ -340,7 +340,7 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Starts the sum, or average, of sparse tensors; the function that it returns waits for it."""
     parts = dict.fromkeys((".indices", ".values"))
-    with Checking(kinds.GATHER_ROWS, name, process_set, parts):
+    with Checking(kinds.ALL_GATHER, name, process_set, parts):
         if op not in (Sum, Average):
             raise ValueError("sparse tensors have sums and averages only")
         if check_tensor(tensor).layout != torch.sparse_coo:
@@ -417,14 +417,9 @@ class _Piece:
 def _identify(
     session: Session, kind: str, name: str | None, tensor: torch.Tensor, process_set: ProcessSet
 ) -> Identity:
-    """What must agree across ranks: without a name all but the number of rows.
-
-    Under a name ranks always meet, and the sizes that they tell each other show who differs.
-    """
-    dtype, row = dtype_name(tensor), (0, *tensor.shape[1:])
-    if name is not None:
-        dtype, row = "uint8", (0,)
-    return identify(session, kind, name, dtype, row, dtype, process_set)
+    """What must agree across ranks."""
+    form = rows_form(name, dtype_name(tensor), tensor.shape[1:])
+    return identify(session, kind, name, *form, process_set)
 
 
 def _row(tensor: torch.Tensor) -> str:
@@ -465,7 +460,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        reduced = average_gradient("allgather", gradient, ctx.name, ctx.process_set)
+        reduced = average_gradient(kinds.ALL_GATHER, gradient, ctx.name, ctx.process_set)
         return reduced.narrow(0, ctx.start, ctx.length), None, None
 
 

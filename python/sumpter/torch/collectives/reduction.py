@@ -95,7 +95,7 @@ def _operation(
         sums = op.wire_name == "sum" and not sharded
         limits = Limits.of(session.worker)
         codec = limits.codec_of(chosen, form.shape, form.dtype, sums, named=name is not None)
-    detail = f"{op.wire_name} on devices" if sharded else op.wire_name
+    detail = f"{op.value} on devices" if sharded else op.value
     detail = f"{detail} by {codec}" if codec else detail
     operation = Operation(
         session, kind, name, dtype_name(packed), packed.shape, detail, process_set

@@ -62,7 +62,7 @@ def gradient(rank: int, number: int, round_: int) -> np.ndarray:
 def stream(name: str) -> int:
     """What a tensor of the NumPy interface draws by: FNV-1a of its name."""
     hashed = 0x811C9DC5
-    for byte in f"push_pull.{name}".encode():
+    for byte in f"allreduce.{name}:sum".encode():
         hashed = (hashed ^ byte) * 0x01000193 % (1 << 32)
     return hashed
 

@@ -40,7 +40,7 @@ def named() -> None:
 
 def unnamed() -> None:
     """Calls are matched by their order, so another description is another call."""
-    with raises(MismatchError, "rank 0", "rank 1", "allreduce(float32 [2], sum)", "[4]"):
+    with raises(MismatchError, "rank 0", "rank 1", "allreduce(float32 [2], average)", "[4]"):
         hvd.allreduce(torch.ones(4 if ODD else 2))
 
 

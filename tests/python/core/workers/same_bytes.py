@@ -16,6 +16,13 @@ if FRONT == "tensorflow":
 
     front.init()
     result = front.allreduce(tf.constant(own), name="x").numpy()
+elif FRONT == "jax":
+    import jax
+
+    import sumpter.jax as front
+
+    front.init()
+    result = np.asarray(jax.jit(lambda x: front.all_reduce(x, name="x"))(own))
 elif FRONT == "torch":
     import torch
 

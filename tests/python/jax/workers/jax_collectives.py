@@ -1,11 +1,16 @@
-"""Every collective against NumPy, eagerly and compiled, under JAX's transformations."""
+"""Every collective against NumPy, eagerly and compiled, under JAX's transformations.
+
+With the argument `callbacks` compiled programs cannot use XLA's foreign function interface.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
+import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 
 os.environ["JAX_ENABLE_X64"] = "1"
@@ -19,6 +24,7 @@ import numpy as np
 import sumpter
 import sumpter.jax as sj
 from sumpter._core import membership
+from sumpter.jax import programs
 
 # Versions before 0.6 check replication by rules, of which there are none for other primitives.
 shard_map = getattr(jax, "shard_map", None) or functools.partial(
@@ -243,13 +249,14 @@ def check_order() -> None:
 
 
 def check_sets() -> None:
-    pair = sj.add_process_set([1, SIZE - 1])
+    ranks = sorted({1, SIZE - 1})
+    pair = sj.add_process_set(ranks)
     if pair.included():
         x = np.full(4, float(RANK + 1))
         added = jax.jit(lambda x: sj.all_reduce(x, sj.Sum, process_set=pair))(x)
-        expect(added, np.full(4, 2.0 + SIZE))
+        expect(added, np.full(4, sum(rank + 1.0 for rank in ranks)))
         gathered = jax.jit(lambda x: sj.all_gather(x, process_set=pair))(x)
-        expect(gathered, np.repeat([2.0, SIZE], 4))
+        expect(gathered, np.repeat([rank + 1.0 for rank in ranks], 4))
     else:
         with raises(ValueError, f"rank {RANK} is not in"):
             sj.all_reduce(np.ones(3), process_set=pair)
@@ -292,6 +299,20 @@ def check_refused() -> None:
         jax.grad(lambda x: sj.all_reduce(x, sj.Sum).sum())(np.ones(3, np.int32))
 
 
+def check_reasons() -> None:
+    """Each reason for callbacks is logged once, and what goes through them arrives."""
+    packed = [(np.arange(8) % 4 + rank).astype(ml_dtypes.int4) for rank in range(SIZE)]
+    # XLA of older versions has no packed elements in calls.
+    for _ in range(2 if jax.__version_info__ >= (0, 5) else 0):
+        for root in range(SIZE):
+            found = jax.jit(lambda x, root=root: sj.broadcast(x, root))(packed[RANK])
+            expect(found, packed[root])
+    expected = {"a program runs on 2 devices"} if jax.__version_info__ >= (0, 10) else set()
+    expected.add(programs._unavailable or "elements of int4 are less than a byte")
+    said = [record.getMessage().split("callbacks: ")[-1] for record in logged]
+    assert sorted(said) == sorted(expected), said
+
+
 def check_front() -> None:
     """The bytes of NumPy's front, for which this job is deterministic."""
     x = np.random.default_rng(RANK).normal(size=(1000, 7)).astype(np.float32)
@@ -302,6 +323,16 @@ def check_front() -> None:
     expect(jax.jit(lambda x: sj.all_reduce(x, name="coded", compression="int8"))(x), coded)
 
 
+# Why, or nothing.
+CALLBACKS = "the test wants it" if "callbacks" in sys.argv else ""
+logged: list[logging.LogRecord] = []
+watch = logging.Handler()
+watch.emit = logged.append
+watch.addFilter(lambda record: "Python callbacks" in record.msg)
+logging.getLogger("sumpter").addHandler(watch)
+logging.getLogger("sumpter").setLevel(logging.INFO)
+if CALLBACKS:
+    programs._unavailable = CALLBACKS
 sj.init()
 assert (sj.rank(), sj.size()) == (RANK, SIZE)
 for wrapper in (lambda function: function, jax.jit):
@@ -309,7 +340,7 @@ for wrapper in (lambda function: function, jax.jit):
     check_trees(wrapper)
 for check in (
     *(check_scan, check_vmap, check_shard_map, check_devices, check_effects, check_order),
-    *(check_sets, check_refused, check_front),
+    *(check_sets, check_refused, check_reasons, check_front),
 ):
     check()
 sj.shutdown()

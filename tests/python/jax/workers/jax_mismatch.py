@@ -33,7 +33,7 @@ try:
     for call in (reduce, send) if RANK == 0 else (send, reduce):
         call()
 except Exception as error:
-    for part in ("MismatchError", "rank 0", "rank 1", "all_reduce(", "broadcast("):
+    for part in ("MismatchError", "rank 0", "rank 1", "allreduce(", "broadcast("):
         assert part in repr(error), f"no {part} in {error!r}"
 else:
     raise AssertionError("there was no error")

@@ -128,7 +128,7 @@ def check_order() -> None:
         seen.clear()
         with mock.patch.object(rounds, "finish", waits):
             trainer.allreduce_grads()
-    assert seen == [("3", -3), ("2", -2), ("1", -1), ("0", 0), "waits"], seen
+    assert seen == [*((f"{number}:sum", -number) for number in (3, 2, 1, 0)), "waits"], seen
 
 
 def check_arguments() -> None:

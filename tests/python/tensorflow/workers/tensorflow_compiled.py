@@ -57,7 +57,7 @@ expect_refusal(lambda: loop(ones), "loop()", "tensor plain")
 expect_refusal(lambda: tape_step(ones), "tape_step()", "tensor gradients")
 assert plain(ones).numpy().tolist() == total
 # Traced already, so that only XLA can say it, by the name of the operation.
-expect_refusal(lambda: loop(ones), "all_reduce.needs_jit_compile_False")
+expect_refusal(lambda: loop(ones), "allreduce.needs_jit_compile_False")
 assert plain(ones).numpy().tolist() == total
 
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])

@@ -9,7 +9,7 @@ from common import RANK, raises
 
 sumpter.init()
 own = np.ones(50_000, np.float32)
-with raises(sumpter.MismatchError, "push_pull.x", "compressed by auto", "compressed by int8"):
+with raises(sumpter.MismatchError, "allreduce.x", "compressed by auto", "compressed by int8"):
     sumpter.push_pull(own, name="x", compression=("auto", "int8")[RANK])
 chosen = sumpter.Compression.auto(codecs=["bf16", sumpter.Compression.topk(k=0.1)])
 sumpter.push_pull(own, name="y", compression=chosen)

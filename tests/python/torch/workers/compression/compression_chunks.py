@@ -11,7 +11,7 @@ sumpter.init()
 own = np.ones(5000, np.float32)
 for _ in range(2):
     with raises(
-        sumpter.MismatchError, "push_pull.x", f"rank {RANK}", "codec int8", "4096 bytes", "6144"
+        sumpter.MismatchError, "allreduce.x", f"rank {RANK}", "codec int8", "4096 bytes", "6144"
     ):
         sumpter.push_pull(own, name="x", compression="int8")
 assert sumpter.push_pull(own, name="y", average=False).sum() == 5000 * WORLD_SIZE

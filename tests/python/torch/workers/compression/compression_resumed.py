@@ -124,23 +124,23 @@ def check_misuse() -> None:
     for name in ("short", "busy"):
         sumpter.push_pull(own, name=name, compression=codec)
     kept = sumpter.compression_state()
-    entry = kept["push_pull.short"]
+    entry = kept["allreduce.short"]
     assert entry["residual"].shape == own.shape and entry["momentum"] is None
-    short = {**kept, "push_pull.short": {**entry, "residual": entry["residual"][1:]}}
+    short = {**kept, "allreduce.short": {**entry, "residual": entry["residual"][1:]}}
     sumpter.load_compression_state(short)
-    with raises(sumpter.MismatchError, "tensor 'push_pull.short'", "80000", "79996 were given"):
+    with raises(sumpter.MismatchError, "tensor 'allreduce.short'", "80000", "79996 were given"):
         sumpter.push_pull(own, name="short", compression=codec)
-    with raises(sumpter.ConfigError, "'push_pull.busy'", "rank, residual and momentum"):
-        sumpter.load_compression_state({"push_pull.busy": {"residual": None}})
+    with raises(sumpter.ConfigError, "'allreduce.busy'", "rank, residual and momentum"):
+        sumpter.load_compression_state({"allreduce.busy": {"residual": None}})
     handle = None
     if RANK == 0:
         handle = sumpter.push_pull_async(own, name="busy", compression=codec)
-        with raises(sumpter.MismatchError, "tensor 'push_pull.busy': a round is under way"):
+        with raises(sumpter.MismatchError, "tensor 'allreduce.busy': a round is under way"):
             sumpter.compression_state()
     sumpter.barrier()
     handle = handle or sumpter.push_pull_async(own, name="busy", compression=codec)
     sumpter.synchronize(handle)
-    assert sumpter.compression_state()["push_pull.busy"]["residual"].any()
+    assert sumpter.compression_state()["allreduce.busy"]["residual"].any()
 
 
 Path(folder[0] if folder else ".").mkdir(exist_ok=True)

@@ -42,11 +42,11 @@ def check_failures() -> None:
     for call, names in (
         (
             "encode",
-            ("tensor 'push_pull.encode'", "rank 1", "codec halves", "block 1", "ValueError"),
+            ("tensor 'allreduce.encode'", "rank 1", "codec halves", "block 1", "ValueError"),
         ),
         (
             "decode",
-            ("tensor 'push_pull.decode'", "rank 1", "codec halves", "block 1", "unlucky code"),
+            ("tensor 'allreduce.decode'", "rank 1", "codec halves", "block 1", "unlucky code"),
         ),
     ):
         codec = f"halves:fail={call},ef=false"
@@ -61,7 +61,7 @@ def check_failures() -> None:
 
 
 def check_servers_without_it() -> None:
-    with raises(sumpter.MismatchError, "tensor 'push_pull.alone'", "'halves'", "setting codecs"):
+    with raises(sumpter.MismatchError, "tensor 'allreduce.alone'", "'halves'", "setting codecs"):
         sumpter.push_pull(given(RANK), name="alone", compression="halves")
     # The job goes on.
     assert sumpter.push_pull(np.ones(3, np.float32), name="others")[0] == 1
