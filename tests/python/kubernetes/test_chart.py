@@ -14,6 +14,7 @@ import yaml
 
 from manifests import (
     CHART,
+    GUIDE,
     ROOT,
     VERSIONS,
     Resource,
@@ -29,7 +30,6 @@ from manifests import (
 from needs import SERVER, server
 from sumpter import _native
 
-PAGE = ROOT / "docs" / "user" / "kubernetes.md"
 RULES = ROOT / "examples" / "monitoring" / "rules.yml"
 FULL = str(Path(__file__).parent / "full.yaml")
 LABELS = {"app.kubernetes.io/name": "sumpter", "app.kubernetes.io/instance": "sumpter"}
@@ -170,7 +170,7 @@ def test_an_autoscaler_owns_the_number_of_servers() -> None:
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     metric = scaler["spec"]["metrics"][0]["external"]["metric"]["name"]
     # The page says how an adapter makes it of a recording rule, which exists.
-    (rule,) = re.findall(rf"(sumpter:\w+:\w+)[^\n]*\n[^`]*as: {metric}", PAGE.read_text())
+    (rule,) = re.findall(rf"(sumpter:\w+:\w+)[^\n]*\n[^`]*as: {metric}", GUIDE.read_text())
     groups = yaml.safe_load(RULES.read_text())["groups"]
     assert rule in {one.get("record") for group in groups for one in group["rules"]}
 

@@ -17,34 +17,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from documents import fences, simple_commands
-from manifests import CHART, ROOT, Resource, faults, helm, load, refusal, render
+from documents import commands, fences
+from manifests import (
+    CHART,
+    GUIDE,
+    ROOT,
+    Resource,
+    faults,
+    helm,
+    load,
+    refusal,
+    released,
+    render,
+)
 
-PAGE = ROOT / "docs" / "user" / "kubernetes.md"
 ADAPTER = {"rules"}  # what configures prometheus-adapter, and is no value of the chart
-
-
-def commands(program: str) -> list[list[str]]:
-    """The page's commands of a program, those within its text too."""
-    texts = [fence.text for fence in fences(PAGE) if fence.language == "sh"]
-    prose = re.sub(r"^ *```.*?^ *```$", "", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    texts += re.findall(rf"`({program} [^`]+)`", prose.replace("\n", " "))
-    found = [words for text in texts for words in simple_commands(text)]
-    # `$(kubectl ...` begins within a word.
-    return [
-        words[index:]
-        for words in found
-        for index, word in enumerate(words)
-        if word == program and (index == 0 or words[index - 1].endswith("$"))
-    ]
-
-
-def released(verb: str) -> list[str]:
-    """What the page's one `helm install` or `helm upgrade` gives beside the chart."""
-    (words,) = (words for words in commands("helm") if words[1] == verb)
-    _, _, release, chart, *rest = words
-    assert release == "sumpter" and ROOT / chart == CHART
-    return rest
 
 
 def installed() -> list[Resource]:
@@ -59,7 +46,7 @@ def template(*arguments: str) -> list[Resource]:
 
 def snippets() -> list[Resource]:
     """The page's values of the chart."""
-    found = [yaml.safe_load(fence.text) for fence in fences(PAGE) if fence.language == "yaml"]
+    found = [yaml.safe_load(fence.text) for fence in fences(GUIDE) if fence.language == "yaml"]
     return [values for values in found if set(values) != ADAPTER]
 
 
@@ -153,7 +140,7 @@ def test_the_page_describes_every_value() -> None:
 
 def table(section: str) -> list[str]:
     """The first column of the tables of a section of the page."""
-    text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = GUIDE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
 
 
@@ -162,14 +149,14 @@ def test_values_in_the_text_exist() -> None:
     exist = set(leaves(values))
     exist |= {f"{part}.{name}" for part in ("coordinator", "servers") for name in values[part]}
     exist |= {path.rpartition(".")[0] for path in exist}
-    named = set(re.findall(rf"`((?:{'|'.join(values)})\.[\w.]+)`", PAGE.read_text()))
+    named = set(re.findall(rf"`((?:{'|'.join(values)})\.[\w.]+)`", GUIDE.read_text()))
     assert len(named) > 40
     # The files of a certificate's Secret.
     assert named - {"tls.crt", "tls.key"} <= exist
 
 
 def test_every_applied_file_is_what_a_cluster_would_take() -> None:
-    applied = [words for words in commands("kubectl") if "apply" in words]
+    applied = [words for words in commands(GUIDE, "kubectl") if "apply" in words]
     assert applied
     for words in applied:
         file = ROOT / words[words.index("--filename") + 1]
@@ -179,7 +166,7 @@ def test_every_applied_file_is_what_a_cluster_would_take() -> None:
 
 def test_commands_of_kubectl_name_what_the_chart_makes() -> None:
     exist = {(one["kind"], one["metadata"]["name"]): one for one in installed()}
-    lines = [shlex.join(words) for words in commands("kubectl")]
+    lines = [shlex.join(words) for words in commands(GUIDE, "kubectl")]
     (secret,) = re.findall(r"--namespace sumpter get secret (\S+)", "\n".join(lines))
     (path,) = re.findall(r"jsonpath=\{\.data\.(\w+)\}", "\n".join(lines))
     assert path in exist["Secret", secret]["data"]
@@ -212,5 +199,5 @@ def test_helm_without_a_cluster_says_what_the_page_quotes(
         monkeypatch.setenv("KUBECONFIG", str(file))
         done = helm("install", "sumpter", str(CHART), *released("install"))
     assert done.returncode == 1
-    (quoted,) = re.findall(r"^\| `(kubernetes cluster [^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    (quoted,) = re.findall(r"^\| `(kubernetes cluster [^`]+)` \|", GUIDE.read_text(), re.MULTILINE)
     assert quoted in done.stderr

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from manifests import ROOT, Resource, example, only, render
+from manifests import Resource, example, only, quotations, render
 from needs import server
 from pods import Cluster, Pod, cluster, eventually
 from sumpter import _native
 
 TRAIN = (Path(__file__).parent / "workers" / "train.py").read_text()
-PAGE = ROOT / "docs" / "user" / "kubernetes.md"
 FULL = str(Path(__file__).parent / "full.yaml")
 JOBSET = "train"
 SUM = """\
@@ -205,12 +204,6 @@ def test_members_that_look_in_the_wrong_namespace_say_so_and_end(pods: Cluster) 
         assert one.wait() == 1, one.log()
         assert f"no way to the coordinator at {address} in 5 s" in one.log(), one.log()
         assert all(re.search(quoted, one.log()) for quoted in said), one.log()
-
-
-def quotations(part: str) -> list[str]:
-    """The messages of the page's Troubleshooting with a part, as expressions."""
-    quoted = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
-    return [".*".join(map(re.escape, one.split("..."))) for one in quoted if part in one]
 
 
 def certificates(folder: Path, resources: list[Resource]) -> dict[str, dict[str, str]]:

@@ -132,6 +132,21 @@ def simple_commands(text: str) -> Iterator[list[str]]:
             yield words
 
 
+def commands(page: Path, program: str) -> list[list[str]]:
+    """A page's commands of a program, those within its text too."""
+    texts = [fence.text for fence in fences(page) if fence.language == "sh"]
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    texts += re.findall(rf"`({program} [^`]+)`", prose.replace("\n", " "))
+    found = [words for text in texts for words in simple_commands(text)]
+    # `$(kubectl ...` begins within a word.
+    return [
+        words[index:]
+        for words in found
+        for index, word in enumerate(words)
+        if word == program and (index == 0 or words[index - 1].endswith("$"))
+    ]
+
+
 def own_commands(text: str) -> Iterator[list[str]]:
     """Commands of Sumpter, also behind variables, `srun`, `ssh` and the like."""
     for words in simple_commands(text):

@@ -8,6 +8,7 @@ strictly: a field that a schema does not have is an error, where a server would 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -19,9 +20,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from documents import commands
+
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "sumpter"
 EXAMPLES = ROOT / "deploy" / "kubernetes"
+GUIDE = ROOT / "docs" / "user" / "kubernetes.md"
 TOOLS = ROOT / "target" / "tools" / "kubernetes"
 HELM = TOOLS / "helm"
 IMAGE = "image.repository=registry.example.com/sumpter-server"
@@ -63,6 +67,22 @@ def refusal(*arguments: str) -> str:
     return done.stderr
 
 
+def released(verb: str) -> list[str]:
+    """What the guide's one `helm install` or `helm upgrade` gives beside the chart."""
+    (words,) = (
+        words for words in commands(GUIDE, "helm") if words[1:2] == [verb] and len(words) > 2
+    )
+    _, _, release, chart, *rest = words
+    assert release == "sumpter" and ROOT / chart == CHART
+    return rest
+
+
+def quotations(part: str) -> list[str]:
+    """The messages of the guide's Troubleshooting with a part, as expressions."""
+    quoted = re.findall(r"^\| `([^`]+)` \|", GUIDE.read_text(), re.MULTILINE)
+    return [".*".join(map(re.escape, one.split("..."))) for one in quoted if part in one]
+
+
 def load(text: str) -> list[Resource]:
     """The resources of a YAML text."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -82,6 +102,11 @@ def only(resources: list[Resource], kind: str, name: str = "") -> Resource:
         if one["kind"] == kind and (not name or one["metadata"]["name"] == name)
     )
     return found
+
+
+def definitions() -> list[Resource]:
+    """The custom resource definitions that tests/kubernetes/tools.py has fetched."""
+    return [json.loads(file.read_text()) for file in sorted(TOOLS.glob("*.crd.json"))]
 
 
 def faults(resource: Resource) -> list[str]:
@@ -133,10 +158,13 @@ def _faults_of_custom(resource: Resource) -> list[str]:
 
 @cache
 def _custom_schemas() -> dict[str, Resource]:
-    found: dict[str, Resource] = {}
-    for file in TOOLS.glob("*.json"):
-        found |= json.loads(file.read_text())
-    return {name: _top(schema) for name, schema in found.items()}
+    return {
+        f"{one['spec']['group']}/{version['name']} {one['spec']['names']['kind']}": _top(
+            version["schema"]["openAPIV3Schema"]
+        )
+        for one in definitions()
+        for version in one["spec"]["versions"]
+    }
 
 
 def _top(schema: Resource) -> Resource:
