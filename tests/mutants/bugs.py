@@ -44,6 +44,7 @@ FABRIC = Finder(
     r"([1-9]\d*) failed",
     cargo("sumpter-fabric", "--test", "stream"),
 )
+SIMULATED_FABRIC = Finder(FABRIC.folder, SIMULATION.failure, SIMULATION.command)
 PLACED = Finder(
     Path("crates/transport/src"),
     r"([1-9]\d*) failed",
@@ -729,6 +730,14 @@ MUTANTS = [
         "!stream.is_open() || !stream.is_flushed() || stream.is_behind(*announced)",
         "{ let _ = announced; !stream.is_open() }",
         PLACED,
+    ),
+    Mutant(
+        "a write that the network could not place is taken for placed",
+        "1: exactly once",
+        "stream.rs",
+        "        polled?;\n",
+        "        let _ = polled;\n",
+        SIMULATED_FABRIC,
     ),
 ]
 # A bug may need a word that the sources lack.
