@@ -1,11 +1,14 @@
-"""What some tests need: the static server's program, or a session without other tests."""
+"""What some tests need: the static server's program, libfabric, or a session of their own."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
+
+from sumpter import _native
 
 ROOT = Path(__file__).resolve().parents[3]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
@@ -24,6 +27,22 @@ def server() -> Path:
             "cargo build --release --locked -p sumpter-server"
         )
     return SERVER
+
+
+# How bytes go from one machine to another.
+FABRICS = ("tcp", "libfabric")
+
+
+def fabric(name: str) -> dict[str, str]:
+    """Settings for one of these, by the provider that needs no hardware; a test is skipped where
+    libfabric is missing."""
+    if name == "tcp":
+        return {"fabric": name}
+    missing = _native.fabric_networks("tcp", None)[2]
+    if missing is not None:
+        warnings.warn(f"SKIPPED placed writes: {missing}", stacklevel=2)
+        pytest.skip(missing)
+    return {"fabric": name, "fabric_provider": "tcp", "log": "info"}
 
 
 # TensorFlow's LLVM and that of Triton, which torch loads, end a process that has both.

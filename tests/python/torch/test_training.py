@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import needs
 from jobs import Job
 
 # Smaller than the model's largest layers, so that tensors are cut and spread over servers.
@@ -30,4 +31,20 @@ def test_deterministic_runs_give_the_same_bytes(make_job: Callable[..., Job]) ->
         job = make_job(4, servers, partition_bytes=PARTITION, deterministic=True)
         job.start("training.py").finish()
         results.update(job.result(rank) for rank in range(4))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("servers", [0, 1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_placed_bytes_train_to_the_bytes_of_tcp(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    results = set()
+    for name in reversed(needs.FABRICS):
+        settings = needs.fabric(name)
+        job = make_job(ranks, servers, partition_bytes=PARTITION, deterministic=True, **settings)
+        job.start("training.py").finish()
+        results.update(job.result(rank) for rank in range(ranks))
+        placed = any("bytes are placed" in job.output(rank) for rank in range(ranks))
+        assert placed == (name == "libfabric" and ranks > 1), job.report(name)
     assert len(results) == 1
