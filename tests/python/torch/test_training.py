@@ -46,5 +46,6 @@ def test_placed_bytes_train_to_the_bytes_of_tcp(
         job.start("training.py").finish()
         results.update(job.result(rank) for rank in range(ranks))
         placed = any("bytes are placed" in job.output(rank) for rank in range(ranks))
-        assert placed == (name == "libfabric" and ranks > 1), job.report(name)
+        # A worker alone may need no server.
+        assert placed == (name == "libfabric") or (ranks == 1 and not placed), job.report(name)
     assert len(results) == 1
