@@ -83,9 +83,13 @@ fn bytes_between_ranks_of_one_machine_never_go_through_the_network() {
     if !is_here() {
         return;
     }
-    for (machines, is_away) in [(["one", "one"], false), (["one", "other"], true)] {
+    let one = ["one", "one"];
+    for (machines, local, is_away) in
+        [(one, "shm", false), (one, "tcp", false), (["one", "other"], "shm", true)]
+    {
         let job = Job::start(0);
-        for (_, counters) in job.run_on(&machines, &PLACED, counted) {
+        let settings = [&PLACED[..], &[("local_link", local)]].concat();
+        for (_, counters) in job.run_on(&machines, &settings, counted) {
             let counted =
                 ["placed_connections", "placed_bytes", "registrations", "bytes_sent_away"];
             let counted = counted.map(|name| of(&counters, name));
