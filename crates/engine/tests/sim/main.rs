@@ -114,7 +114,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
     if seeds.end - seeds.start >= 1000 {
         assert!(total.cuts > 1000 && total.half_open > 100 && total.duplicates > 100, "{total}");
         assert!(total.cut_short > 500 && total.placed > 1000, "{total}");
-        assert!(total.failures > 50 && total.hangs > 50, "{total}");
+        assert!(total.failures > 50 && total.hangs > 50 && total.unregistered > 100, "{total}");
         assert!(total.subtotals > 1000 && total.one_way > 100, "{total}");
         assert!(total.served > 1000 && total.served_one_way > 10, "{total}");
         assert!(total.epochs > 1000 && total.nested > 100 && total.kills > 500, "{total}");

@@ -11,8 +11,10 @@ pub struct Report {
     pub half_open: u64,
     /// Connections of which an end died with bytes under way.
     pub cut_short: u64,
-    /// Connections that placed bytes, those whose network failed, and those whose network hung.
+    /// Connections that placed bytes, that could not register the memory for that, whose network
+    /// failed, and whose network hung.
     pub placed: u64,
+    pub unregistered: u64,
     pub failures: u64,
     pub hangs: u64,
     pub duplicates: u64,
@@ -72,6 +74,7 @@ impl Report {
         self.half_open += other.half_open;
         self.cut_short += other.cut_short;
         self.placed += other.placed;
+        self.unregistered += other.unregistered;
         self.failures += other.failures;
         self.hangs += other.hangs;
         self.duplicates += other.duplicates;
@@ -114,7 +117,8 @@ impl fmt::Display for Report {
              passed on, {} partitions of racks, and {} partitions without a result; {} helpers \
              passed on {} subtotals, and {} partitions without a result; faults injected: {} \
              connections cut ({} of them half-open, {} with bytes under way of an end that died); \
-             {} connections placed bytes, of which the network failed in {} and hung in {}; {} \
+             {} connections placed bytes, {} could not register memory, the network of {} failed \
+             and of {} hung; {} \
              chunks received again; {} changes of epoch \
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
              stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
@@ -138,6 +142,7 @@ impl fmt::Display for Report {
             self.half_open,
             self.cut_short,
             self.placed,
+            self.unregistered,
             self.failures,
             self.hangs,
             self.duplicates,

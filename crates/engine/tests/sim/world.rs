@@ -478,17 +478,21 @@ impl World {
             let link = match self.rng.u32(0..CONNECTIONS_FOR_A_PLACED_ONE) {
                 0 => {
                     let lockable = (self.rng.u32(0..8) == 0).then(|| self.rng.usize(0..60_000));
-                    SimLink::placed_within(lockable, capacity, self.rng.u64(..))
+                    let link = SimLink::placed_within(lockable, capacity, self.rng.u64(..));
+                    self.report.placed += u64::from(link.is_placed());
+                    self.report.unregistered += u64::from(!link.is_placed());
+                    link
                 }
                 _ => SimLink::new(capacity),
             };
-            self.report.placed += u64::from(link.is_placed());
             *slot = Some(Wire { link, lane_side, is_closed: false });
             self.remains.remove(&key);
             self.client(rank).connected(ConnId(lane));
             return true;
         };
-        if wire.link.hangs() && self.rng.u32(0..STEPS_OF_A_HANG) == 0 {
+        // Nothing else is seen of it than that it owes something.
+        let is_seen = [Side::A, Side::B].into_iter().any(|side| wire.link.owed(side).is_some());
+        if wire.link.hangs() && is_seen && self.rng.u32(0..STEPS_OF_A_HANG) == 0 {
             self.sever(key);
             return true;
         }
