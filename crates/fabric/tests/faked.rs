@@ -4,10 +4,12 @@
 mod fake;
 
 use std::io::{IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
 
 use fake::{Release, run_beside};
 use sumpter_fabric::{
-    Choice, FabricError, FabricStream, LibfabricEndpoint, Shape, Unavailable, version,
+    Choice, FabricError, FabricStream, LibfabricEndpoint, Shape, Unavailable,
+    device_memory_providers, providers, version,
 };
 
 fn open() -> Result<FabricStream<LibfabricEndpoint>, FabricError> {
@@ -62,6 +64,23 @@ fn nomem_alone() {
     assert!(text.starts_with("fi_mr_reg: Cannot allocate memory"), "{text}");
     let hint = "raise the limit of locked memory (`ulimit -l`)";
     assert!(text.contains(&format!("({ring} bytes)")) && text.ends_with(hint), "{text}");
+}
+
+#[test]
+fn a_library_that_does_not_answer_is_asked_for_a_bounded_time() {
+    run_beside(Release::New, &[("FAKE_FABRIC", "getinfo")], "silent_alone");
+}
+
+#[test]
+#[ignore = "needs another library: a_library_that_does_not_answer_is_asked_for_a_bounded_time"]
+fn silent_alone() {
+    let any = Choice::default();
+    let (begun, ask) = (Instant::now(), std::thread::spawn(|| providers(&Choice::default())));
+    assert_eq!(device_memory_providers(&any), Err(Unavailable::Silent));
+    let error = ask.join().expect("no panic").expect_err("it does not answer");
+    assert!(error.to_string().contains("has not said in 10 s which networks there are"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert_eq!(version().as_deref(), Ok("1.20"), "that takes no driver");
 }
 
 #[test]

@@ -1,8 +1,5 @@
 //! Whether this process places bytes in its peers' memory (RDMA), and in which network.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
-
 use sumpter_config::{Config, Fabric};
 use sumpter_fabric::{Choice, providers};
 
@@ -14,32 +11,6 @@ pub(crate) struct PlacedNetwork {
     pub choice: Choice,
     /// Whether a connection without it is refused.
     pub is_required: bool,
-}
-
-/// libfabric loads its providers, and these ask their drivers, when it is asked for the first time:
-/// 0.14 s without hardware, and some seconds with much of it. A driver that hangs never answers.
-const PROVIDERS_LIMIT: Duration = Duration::from_secs(10);
-
-/// Whether libfabric has something for a choice.
-///
-/// # Errors
-/// In words, why not.
-fn found(choice: &Choice) -> Result<(), String> {
-    let (sender, answer) = channel();
-    let asked = choice.clone();
-    // Left behind if it never ends.
-    let ask = move || drop(sender.send(providers(&asked)));
-    let asking = std::thread::Builder::new().name("sumpter-fabric".to_owned()).spawn(ask);
-    asking.map_err(|error| error.to_string())?;
-    match answer.recv_timeout(PROVIDERS_LIMIT) {
-        Ok(providers) => providers.map(drop).map_err(|reason| reason.to_string()),
-        Err(RecvTimeoutError::Timeout) => Err(format!(
-            "libfabric has not said in {} s which networks there are, so a driver may hang \
-             (`fi_info` shows the same)",
-            PROVIDERS_LIMIT.as_secs()
-        )),
-        Err(RecvTimeoutError::Disconnected) => Err("libfabric panicked".to_owned()),
-    }
 }
 
 /// What `fabric` comes to on this machine.
@@ -65,7 +36,7 @@ pub(crate) fn placed_network(config: &Config) -> Result<Option<PlacedNetwork>, N
         return Ok(None);
     }
     let choice = Choice { provider: provider.clone(), device: device.clone() };
-    match found(&choice) {
+    match providers(&choice) {
         Ok(_) => Ok(Some(PlacedNetwork { choice, is_required })),
         Err(reason) if is_required => Err(NodeError::Refused(format!(
             "fabric = libfabric cannot be had: {reason}; or set fabric = auto"

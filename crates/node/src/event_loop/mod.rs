@@ -305,8 +305,8 @@ impl EventLoop {
             let Some(socket) = self.sockets.get(index) else { continue };
             socket.link.abandon();
             let (limit, network) = (self.config.peer_timeout(), socket.link.network());
-            tracing::warn!(peer = %socket.peer, ?limit, network, "a network does nothing");
             let hangs = "the network in which bytes are placed hangs";
+            tracing::warn!(peer = %socket.peer, ?limit, network, "{hangs}");
             self.disconnect(index, &LinkError::Io(io::Error::other(hangs)));
         }
         for (job, lane) in self.server_hubs.due(now) {
