@@ -44,10 +44,21 @@ FABRIC = Finder(
     r"([1-9]\d*) failed",
     cargo("sumpter-fabric", "--test", "stream"),
 )
+SIMULATED_FABRIC = Finder(FABRIC.folder, SIMULATION.failure, SIMULATION.command)
 PLACED = Finder(
     Path("crates/transport/src"),
     r"([1-9]\d*) failed",
     cargo("sumpter-transport", "--test", "conformance", "--", "fabric_", "placed::"),
+)
+LOOPS = Finder(
+    Path("crates/node/src/event_loop"),
+    r"([1-9]\d*) failed",
+    cargo("sumpter-node", "--lib", "event_loop::"),
+)
+PLACED_JOBS = Finder(
+    LOOPS.folder,
+    r"([1-9]\d*) failed",
+    cargo("sumpter-node", "--test", "job", "--", "fabric::"),
 )
 ELASTIC = Finder(
     Path("python/sumpter/torch"),
@@ -729,6 +740,30 @@ MUTANTS = [
         "!stream.is_open() || !stream.is_flushed() || stream.is_behind(*announced)",
         "{ let _ = announced; !stream.is_open() }",
         PLACED,
+    ),
+    Mutant(
+        "a write that the network could not place is taken for placed",
+        "1: exactly once",
+        "stream.rs",
+        "        polled?;\n",
+        "        let _ = polled;\n",
+        SIMULATED_FABRIC,
+    ),
+    Mutant(
+        "bytes between ranks of one machine go through the network",
+        "bytes over loopback = 0",
+        "mod.rs",
+        "self.sockets.network.is_some() && run.is_away(lane);",
+        "self.sockets.network.is_some();",
+        PLACED_JOBS,
+    ),
+    Mutant(
+        "a network that hangs is waited for without end",
+        "9: nothing waits for ever",
+        "socket.rs",
+        "                    true => Verdict::Hangs,",
+        "                    true => Verdict::Ask,",
+        LOOPS,
     ),
 ]
 # A bug may need a word that the sources lack.

@@ -12,5 +12,5 @@ mod memory;
 
 pub use endpoint::{ConnId, Endpoint, Incoming, MAX_SLICES, Now, Outgoing, Violation, push_after};
 pub use error::{LinkError, TlsError};
-pub use link::{Link, Readiness, Received, TURN_BYTES, Upgrade};
+pub use link::{Link, Placing, Readiness, Received, TURN_BYTES, Upgrade};
 pub use memory::{Memory, OwnedMemory};

@@ -40,6 +40,22 @@ pub struct Upgrade {
     pub placed: bool,
 }
 
+/// What a link has done in the memory of its ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placing {
+    /// Bytes that were placed in the peer's memory.
+    pub bytes: u64,
+    /// Regions of this end's memory that were registered.
+    pub registrations: u64,
+}
+
+impl std::ops::AddAssign for Placing {
+    fn add_assign(&mut self, other: Placing) {
+        self.bytes += other.bytes;
+        self.registrations += other.registrations;
+    }
+}
+
 /// One connection to another process. Readiness is edge-triggered: a call that returns 0 promises
 /// an event when there is more to do.
 ///
@@ -103,6 +119,26 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
+    /// What this link has placed so far.
+    fn placing(&self) -> Placing {
+        Placing::default()
+    }
+
+    /// While the network below owes something, such as the completion of a write, a number that
+    /// changes with all that it does: a network that leaves it as it is for long hangs. `None`
+    /// while it owes nothing, and for links whose system finds that out itself.
+    fn owed(&self) -> Option<u64> {
+        None
+    }
+
+    /// Takes note that the network below hangs: dropping this must wait for nothing.
+    fn abandon(&mut self) {}
+
+    /// Whether all that was sent goes out even if this is dropped.
+    fn is_flushed(&self) -> bool {
+        true
+    }
+
     /// Lets the peer be about so many bytes ahead of what has been read here, or as far as the
     /// system finds right. A link within a machine has no window.
     ///
@@ -114,7 +150,7 @@ pub trait Link: fmt::Debug + Send {
     }
 
     /// Says that nothing more will be sent; what was sent still arrives, as long as this is driven
-    /// on.
+    /// on until it [is flushed](Self::is_flushed).
     ///
     /// # Errors
     /// What the operating system says.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sumpter_endpoint::LinkError;
 use sumpter_endpoint::{ConnId, OwnedMemory, Violation};
 use sumpter_engine::{
     Client, ClientSettings, Event, Lane, LaneLimits, Peer, Place, Request, Supply,
@@ -120,6 +121,7 @@ impl Pair {
             Side::A => link.transmit(side, &mut self.clients[rank], LANE, usize::MAX),
             Side::B => link.transmit(side, &mut self.lane, *on_lane, usize::MAX),
         };
+        let moved = moved.expect("it lives");
         if rank == 0 && self.again == 0 {
             let carried = &mut self.carried[usize::from(side == Side::B)];
             if let Some((of, at, bit)) = flip
@@ -136,12 +138,16 @@ impl Pair {
     /// What comes from `side` reaches the other end.
     fn deliver(&mut self, rank: usize, side: Side) -> Result<usize, Violation> {
         let (link, on_lane) = &mut self.links[rank];
-        match side {
+        let delivered = match side {
             Side::A => link.deliver(Side::B, &mut self.lane, *on_lane, usize::MAX, Duration::ZERO),
             Side::B => {
                 link.deliver(Side::A, &mut self.clients[rank], LANE, usize::MAX, Duration::ZERO)
             }
-        }
+        };
+        delivered.map_err(|error| match error {
+            LinkError::Violation(violation) => violation,
+            error => panic!("it lives: {error}"),
+        })
     }
 
     fn reconnect(&mut self, rank: usize) {
@@ -216,9 +222,9 @@ fn what_was_counted_before_a_cut_may_be_overwritten_while_it_is_sent_again() {
     // Its frames are made anew, but only the first beginning leaves before the result is here.
     let (link, on_lane) = &mut pair.links[0];
     let begin = CHECKED_HEADER_BYTES + BEGIN_BYTES;
-    assert_eq!(link.transmit(Side::A, &mut pair.clients[0], LANE, begin), begin);
+    assert_eq!(link.transmit(Side::A, &mut pair.clients[0], LANE, begin).unwrap(), begin);
     link.deliver(Side::B, &mut pair.lane, *on_lane, begin, Duration::ZERO).unwrap();
-    link.transmit(Side::B, &mut pair.lane, *on_lane, usize::MAX);
+    link.transmit(Side::B, &mut pair.lane, *on_lane, usize::MAX).unwrap();
     while pair.deliver(0, Side::B).unwrap() > 0 {}
     pair.run(None);
     pair.check();

@@ -28,16 +28,23 @@ pub struct Remote {
     pub bytes: u64,
 }
 
+/// Bytes of a region that lie together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// How far behind the beginning of the region.
+    pub at: usize,
+    /// How many.
+    pub len: usize,
+}
+
 /// A write from a region of this endpoint's to one of the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
-    /// The bytes: `len` of them from `at` in this region, at most
-    /// [`max_write`](PlacedWrites::max_write). They must not change until the write has completed.
+pub struct Write<'a> {
+    /// Where the bytes are. They must not change until the write has completed.
     pub from: RegionId,
-    /// See [`from`](Self::from).
-    pub at: usize,
-    /// See [`from`](Self::from).
-    pub len: usize,
+    /// Which bytes of that region, gathered in this order: at most
+    /// [`max_write`](PlacedWrites::max_write) of them.
+    pub segments: &'a [Segment],
     /// Where they go.
     pub to: Remote,
     /// How far behind the beginning of that region.
@@ -47,6 +54,14 @@ pub struct Write {
     /// What this endpoint is told when the write has completed; less than the number of writes
     /// that may be under way, and of no other write that is.
     pub context: u32,
+}
+
+impl Write<'_> {
+    /// How many bytes it carries.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(|segment| segment.len).sum()
+    }
 }
 
 /// What became of a write that was to be posted.
@@ -74,7 +89,7 @@ pub struct Counts {
     pub registrations: u64,
     /// Writes that were posted.
     pub writes: u64,
-    /// Pieces of memory that these were gathered from.
+    /// Segments of memory that these were gathered from.
     pub segments: u64,
     /// Bytes that they carried.
     pub bytes: u64,
@@ -97,7 +112,7 @@ impl FabricError {
 }
 
 /// A network whose endpoints place bytes in each other's memory.
-pub trait Network: fmt::Debug + Send {
+pub trait Network: fmt::Debug + Clone + Send + 'static {
     /// One end of a connection.
     type Endpoint: PlacedWrites + 'static;
 
@@ -107,13 +122,17 @@ pub trait Network: fmt::Debug + Send {
     /// # Errors
     /// Why there is none.
     fn open(&self, source: Option<IpAddr>, writes: u32) -> Result<Self::Endpoint, FabricError>;
+
+    /// Whether opening an endpoint, registering memory with it and closing it may take long, as
+    /// they ask drivers; what has other work does that in another thread.
+    fn may_block(&self) -> bool;
 }
 
 /// An endpoint with one peer, in whose memory it places bytes.
 ///
 /// Made, then [`register`](Self::register)ed with, then [`connect`](Self::connect)ed by the name
 /// that the peer's endpoint has. Progress is manual: nothing moves, in either direction, but while
-/// one of these functions runs, so that both ends must be polled.
+/// one of these functions runs, so that both ends must be polled. From then on no function waits.
 pub trait PlacedWrites: fmt::Debug + Send {
     /// The network's name, for people.
     fn network(&self) -> String;
@@ -158,7 +177,7 @@ pub trait PlacedWrites: fmt::Debug + Send {
     ///
     /// # Errors
     /// What the network says; the connection is then broken.
-    fn post(&mut self, write: &Write) -> Result<Posted, FabricError>;
+    fn post(&mut self, write: &Write<'_>) -> Result<Posted, FabricError>;
 
     /// Adds what has happened.
     ///

@@ -23,7 +23,8 @@ mod sim;
 mod stream;
 
 pub use contract::{
-    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote,
+    Segment, Write,
 };
 pub use libfabric::{Ablated, AblatedEndpoint, LeftOut};
 pub use libfabric::{

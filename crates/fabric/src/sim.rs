@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::contract::{
-    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote,
+    Segment, Write,
 };
 use crate::pages::Pages;
 
@@ -32,19 +33,28 @@ struct End {
     regions: Vec<(Pages, Remote, Access)>,
     completions: Vec<Completion>,
     failed: Option<FabricError>,
+    /// It takes no write any more.
+    refuses: bool,
     /// Bytes in it say that there is something to poll: the end that is read, and the other.
     descriptor: Option<[UnixStream; 2]>,
     /// It may register so many bytes more, if there is a limit.
     lockable: Option<usize>,
     /// Its process is gone.
     dead: bool,
+    /// Its endpoint is closed, and its regions with it.
+    closed: bool,
     counts: Counts,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct UnderWay {
     from: usize,
-    write: Write,
+    region: RegionId,
+    segments: Vec<Segment>,
+    to: Remote,
+    offset: usize,
+    immediate: u32,
+    context: u32,
     placed: bool,
 }
 
@@ -132,11 +142,18 @@ impl SimNetwork {
         self.state().ends[side].lockable = Some(bytes);
     }
 
-    /// The network of an end reports an error.
+    /// The network of an end reports an error: its writes that were not placed are lost.
     pub fn fail(&self, side: usize, reason: &str) {
-        let end = &mut self.state().ends[side];
+        let mut state = self.state();
+        state.under_way.retain(|one| one.from != side || one.placed);
+        let end = &mut state.ends[side];
         end.failed = Some(FabricError::new("write", reason));
         end.signal();
+    }
+
+    /// The network of an end takes no write any more.
+    pub fn refuse(&self, side: usize) {
+        self.state().ends[side].refuses = true;
     }
 
     /// Tells an end that a write with this immediate has been placed, as only a peer could that
@@ -159,6 +176,10 @@ impl Network for SimPort {
     fn open(&self, _source: Option<IpAddr>, _writes: u32) -> Result<SimEndpoint, FabricError> {
         Ok(self.network.end(self.side))
     }
+
+    fn may_block(&self) -> bool {
+        false
+    }
 }
 
 impl End {
@@ -174,10 +195,10 @@ impl End {
 impl State {
     /// Lets a write under way be placed, or, if it is, complete. The end that can see it.
     fn step(&mut self, index: usize) -> usize {
-        let UnderWay { from, write, placed } = self.under_way[index];
+        let UnderWay { from, context, placed, .. } = self.under_way[index];
         if placed {
             self.under_way.swap_remove(index);
-            self.ends[from].completions.push(Completion::Written(write.context));
+            self.ends[from].completions.push(Completion::Written(context));
             return from;
         }
         self.under_way[index].placed = true;
@@ -194,12 +215,16 @@ impl State {
     }
 
     fn place(&mut self, index: usize) {
-        let UnderWay { from, write, .. } = self.under_way[index];
-        let Write { to, offset, immediate, .. } = write;
+        let UnderWay { from, region, ref segments, to, offset, immediate, .. } =
+            self.under_way[index];
         let ends = &mut self.ends;
         // As a network card may, this reads them late: they must not change until it is told.
-        let mut bytes = vec![0; write.len];
-        ends[from].regions[write.from.0].0.get(write.at, &mut bytes);
+        let mut bytes = Vec::new();
+        for Segment { at, len } in segments {
+            let start = bytes.len();
+            bytes.resize(start + len, 0);
+            ends[from].regions[region.0].0.get(*at, &mut bytes[start..]);
+        }
         let peer = &mut ends[1 - from];
         if peer.dead {
             ends[from].failed = Some(FabricError::new("write", "the peer does not answer"));
@@ -209,12 +234,21 @@ impl State {
             remote.key == to.key && remote.address == to.address && *access == Access::Target
         });
         match region {
+            Some(_) if peer.closed => {
+                ends[from].failed = Some(FabricError::new("write", "the key is void"));
+            }
             Some((pages, ..)) if offset <= pages.len() && bytes.len() <= pages.len() - offset => {
                 pages.put(offset, &bytes);
                 peer.completions.push(Completion::Arrived(immediate));
             }
             _ => ends[from].failed = Some(FabricError::new("write", "the peer refuses the key")),
         }
+    }
+}
+
+impl Drop for SimEndpoint {
+    fn drop(&mut self) {
+        self.network.state().ends[self.side].closed = true;
     }
 }
 
@@ -272,20 +306,28 @@ impl PlacedWrites for SimEndpoint {
         Ok(())
     }
 
-    fn post(&mut self, write: &Write) -> Result<Posted, FabricError> {
+    fn post(&mut self, write: &Write<'_>) -> Result<Posted, FabricError> {
         assert!(self.connected, "connect first");
         let mut state = self.network.state();
         let from = self.side;
+        if state.ends[from].refuses {
+            return Err(FabricError::new("post", "the device is gone"));
+        }
         let of_us = |one: &&UnderWay| one.from == from;
         if state.under_way.iter().filter(of_us).count() == DEPTH {
             return Ok(Posted::Full);
         }
-        let in_use = |one: &UnderWay| one.from == from && one.write.context == write.context;
+        let in_use = |one: &UnderWay| one.from == from && one.context == write.context;
         assert!(!state.under_way.iter().any(in_use), "a context is used twice: {write:?}");
         let counts = &mut state.ends[from].counts;
-        (counts.writes, counts.segments) = (counts.writes + 1, counts.segments + 1);
-        counts.bytes += write.len as u64;
-        state.under_way.push(UnderWay { from, write: *write, placed: false });
+        counts.writes += 1;
+        counts.segments += write.segments.len() as u64;
+        counts.bytes += write.bytes() as u64;
+        let Write { from: region, segments, to, offset, immediate, context } = *write;
+        let segments = segments.to_vec();
+        let placed = false;
+        let one = UnderWay { from, region, segments, to, offset, immediate, context, placed };
+        state.under_way.push(one);
         let eager = (state.ends[from].counts.writes + from as u64).is_multiple_of(2);
         if state.ends[from].descriptor.is_some() {
             state.take_in(from);

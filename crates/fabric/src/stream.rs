@@ -22,7 +22,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::RangeInclusive;
 
 use crate::contract::{
-    Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Segment, Write,
 };
 use crate::pages::PAGE_BYTES;
 
@@ -45,10 +45,6 @@ const CONTROLS: u32 = 1;
 /// Bytes of such a write: what it says is in its immediate.
 const CONTROL_BYTES: usize = 8;
 
-/// Few enough for [`is_behind`](FabricStream::is_behind).
-const SLOTS: RangeInclusive<u32> = 4..=64;
-const SLOT_BYTES: RangeInclusive<u32> = PAGE_BYTES as u32..=1 << LENGTH_BITS;
-
 /// The longest name of an endpoint that is sent to a peer.
 pub const MAX_NAME_BYTES: usize = 512;
 
@@ -70,9 +66,14 @@ impl Default for Shape {
 }
 
 impl Shape {
+    /// How many slots there may be: few enough for [`is_behind`](FabricStream::is_behind).
+    pub const SLOTS: RangeInclusive<u32> = 4..=64;
+    /// How long they may be.
+    pub const SLOT_BYTES: RangeInclusive<u32> = PAGE_BYTES as u32..=1 << LENGTH_BITS;
+
     fn is_possible(self) -> bool {
-        SLOTS.contains(&self.slots)
-            && SLOT_BYTES.contains(&self.slot_bytes)
+        Shape::SLOTS.contains(&self.slots)
+            && Shape::SLOT_BYTES.contains(&self.slot_bytes)
             && self.slot_bytes.is_multiple_of(PAGE_BYTES as u32)
     }
 
@@ -177,6 +178,8 @@ pub struct FabricStream<F> {
     controls: VecDeque<u32>,
     control_under_way: bool,
     greeted: bool,
+    /// Writes that have completed.
+    written: u64,
     /// Writes of the peer's that have arrived.
     arrived: u64,
     /// The network had no room for a write; it is asked again after the next poll.
@@ -223,8 +226,8 @@ impl<F: PlacedWrites> FabricStream<F> {
                 "{} slots of {} bytes: use {} to {} slots of whole pages, of at most {} bytes",
                 shape.slots,
                 shape.slot_bytes,
-                SLOTS.start(),
-                SLOTS.end(),
+                Shape::SLOTS.start(),
+                Shape::SLOTS.end(),
                 fabric.max_write().min(1 << LENGTH_BITS),
             );
             return Err(FabricError::new("make a ring", reason));
@@ -247,6 +250,7 @@ impl<F: PlacedWrites> FabricStream<F> {
             controls: VecDeque::new(),
             control_under_way: false,
             greeted: false,
+            written: 0,
             arrived: 0,
             full: false,
             completions: Vec::new(),
@@ -311,6 +315,20 @@ impl<F: PlacedWrites> FabricStream<F> {
         (1..128).contains(&posted.wrapping_sub(self.arrived as u8))
     }
 
+    /// Writes of the peer's that have arrived.
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// While writes have not completed, or found no room, a number that changes when one does. What
+    /// the peer does not read is no write that has not completed.
+    #[must_use]
+    pub fn owed(&self) -> Option<u64> {
+        let owes = self.full || !self.is_flushed();
+        owes.then(|| self.fabric.counts().writes + self.written)
+    }
+
     /// Whether all that was sent, and its end, has been taken over by the network.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
@@ -336,15 +354,15 @@ impl<F: PlacedWrites> FabricStream<F> {
         let polled = self.fabric.poll(&mut completions);
         let any = !completions.is_empty();
         let taken = completions.drain(..).try_for_each(|completion| match completion {
-            Completion::Written(slot) if slot == self.shape.slots => {
-                self.control_under_way = false;
-                Ok(())
-            }
             Completion::Written(slot) => {
-                self.sending.busy[slot as usize] = false;
+                self.written += 1;
+                match self.sending.busy.get_mut(slot as usize) {
+                    Some(busy) => *busy = false,
+                    None => self.control_under_way = false,
+                }
                 Ok(())
             }
-            Completion::Arrived(immediate) => self.arrived(immediate),
+            Completion::Arrived(immediate) => self.take_arrival(immediate),
         });
         self.completions = completions;
         taken?;
@@ -354,7 +372,7 @@ impl<F: PlacedWrites> FabricStream<F> {
     }
 
     /// Takes in what the peer says, which may be anything.
-    fn arrived(&mut self, immediate: u32) -> Result<(), StreamError> {
+    fn take_arrival(&mut self, immediate: u32) -> Result<(), StreamError> {
         self.arrived += 1;
         let (kind, value) = (immediate >> VALUE_BITS, immediate & VALUE);
         let violation = |what| Err(StreamError::Violation(what));
@@ -403,8 +421,9 @@ impl<F: PlacedWrites> FabricStream<F> {
         {
             let at = self.shape.ring_bytes();
             let context = self.shape.slots;
-            let (from, len, to, offset) = (self.outbox, CONTROL_BYTES, peer, at);
-            let write = Write { from, at, len, to, offset, immediate, context };
+            let (from, to, offset) = (self.outbox, peer, at);
+            let segments = &[Segment { at, len: CONTROL_BYTES }];
+            let write = Write { from, segments, to, offset, immediate, context };
             match self.fabric.post(&write)? {
                 Posted::Full => {
                     self.full = true;
@@ -450,7 +469,8 @@ impl<F: PlacedWrites> FabricStream<F> {
             let value = slot << LENGTH_BITS | (len as u32 - 1);
             let immediate = immediate(RECORD, value);
             let from = self.outbox;
-            let write = Write { from, at, len, to, offset: at, immediate, context: slot };
+            let segments = &[Segment { at, len }];
+            let write = Write { from, segments, to, offset: at, immediate, context: slot };
             match self.fabric.post(&write) {
                 Ok(Posted::Posted) => {}
                 Ok(Posted::Full) => {

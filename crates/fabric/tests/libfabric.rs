@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use sumpter_fabric::{
-    Ablated, Choice, FabricStream, LeftOut, LibfabricEndpoint, Network, PlacedWrites, Shape,
-    providers,
+    Ablated, Access, Choice, Completion, FabricStream, LeftOut, LibfabricEndpoint, Network,
+    PlacedWrites, Posted, Remote, Segment, Shape, Write, providers,
 };
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -192,5 +192,80 @@ fn a_peer_with_a_wrong_key_writes_nowhere() {
             refused = b.poll().is_err();
         }
         assert!(!a.is_open(), "{provider}: written with a wrong key");
+    }
+}
+
+/// Two endpoints, the second of which knows the first.
+fn endpoints(provider: &str) -> [LibfabricEndpoint; 2] {
+    let open = || LibfabricEndpoint::open(&choice(provider), Some(LOOPBACK), 4);
+    let [mut a, mut b] = [0, 1].map(|_| open().expect("an endpoint"));
+    a.connect(b.name()).expect("a peer");
+    b.connect(a.name()).expect("a peer");
+    [a, b]
+}
+
+/// Whether eight bytes arrive that the second end writes to a region of the first.
+fn arrive([a, b]: &mut [LibfabricEndpoint; 2], to: Remote, offset: usize, limit: Duration) -> bool {
+    let from = b.register(4096, Access::Source).expect("memory");
+    b.put(from, 0, &[0xee; 8]);
+    let segments = &[Segment { at: 0, len: 8 }];
+    let write = Write { from, segments, to, offset, immediate: 5, context: 0 };
+    let (mut found, mut own, mut posted) = (Vec::new(), Vec::new(), false);
+    let limit = Instant::now() + limit;
+    while Instant::now() < limit && found.is_empty() {
+        // A network may refuse it here, when it is polled for, or at the peer, and then break the
+        // connection; `tcp` says nothing here.
+        posted = posted || b.post(&write).map_or(true, |posted| posted == Posted::Posted);
+        let _ = (a.poll(&mut found), b.poll(&mut own));
+    }
+    assert!(found.iter().all(|completion| *completion == Completion::Arrived(5)), "{found:?}");
+    !found.is_empty()
+}
+
+/// Long enough for a write that is refused to arrive if it were not.
+const REFUSED: Duration = Duration::from_millis(300);
+
+#[test]
+fn a_write_behind_the_end_of_a_region_is_refused() {
+    for provider in here("the bounds of regions of libfabric") {
+        for offset in [4096 - 8, 4096 - 7, 4096, 1 << 30] {
+            let mut both = endpoints(provider);
+            let target = both[0].register(4096, Access::Target).expect("memory");
+            // Were the region longer than it is said to be, this would be overwritten.
+            let behind = both[0].register(4096, Access::Target).expect("memory");
+            let to = both[0].remote(target);
+            let fits = offset <= 4096 - 8;
+            let limit = if fits { PATIENCE } else { REFUSED };
+            let arrived = arrive(&mut both, to, offset, limit);
+            assert_eq!(arrived, fits, "{provider} at {offset}");
+            for (region, len) in [(target, if fits { 4096 - 8 } else { 4096 }), (behind, 4096)] {
+                let mut bytes = vec![1; len];
+                both[0].get(region, 0, &mut bytes);
+                assert!(bytes.iter().all(|byte| *byte == 0), "{provider} at {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_is_void_once_the_connection_that_it_was_told_for_has_ended() {
+    for provider in here("keys of libfabric after their connection") {
+        let old = {
+            let mut ended = endpoints(provider);
+            let region = ended[0].register(4096, Access::Target).expect("memory");
+            let old = ended[0].remote(region);
+            assert!(arrive(&mut ended, old, 0, PATIENCE), "{provider}");
+            old
+        };
+        // The next connection between the same processes: its region may lie at the same address.
+        let mut next = endpoints(provider);
+        let region = next[0].register(4096, Access::Target).expect("memory");
+        let own = next[0].remote(region);
+        assert_ne!(own.key, old.key, "{provider}");
+        let to = Remote { key: old.key, ..own };
+        assert!(!arrive(&mut next, to, 0, REFUSED), "{provider}: written with an old key");
+        let mut bytes = [1; 8];
+        next[0].get(region, 0, &mut bytes);
+        assert_eq!(bytes, [0; 8], "{provider}");
     }
 }

@@ -5,7 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 use fastrand::Rng;
 use proptest::prelude::*;
 use sumpter_fabric::{
-    FabricStream, Offer, PlacedWrites, Shape, SimEndpoint, SimNetwork, StreamError,
+    FabricStream, MAX_NAME_BYTES, Offer, PAGE_BYTES, PlacedWrites, Shape, SimEndpoint, SimNetwork,
+    StreamError,
 };
 
 /// The smallest rings, to be full soon.
@@ -200,7 +201,9 @@ fn a_full_ring_takes_no_more_until_some_of_it_was_read() {
     let (network, mut streams) = joined(SMALL);
     let bytes = [7; 5 * 4096];
     assert_eq!(streams[0].send(&[IoSlice::new(&bytes)]).expect("no failure"), 4 * 4096);
+    assert!(streams[0].owed().is_some(), "no write has completed");
     settle(&network, &mut streams);
+    assert_eq!(streams[0].owed(), None, "a peer that does not read is no network that hangs");
     assert_eq!(streams[0].send(&[IoSlice::new(&bytes)]).expect("no failure"), 0);
     let mut space = [0; 4096];
     assert_eq!(streams[1].recv(&mut [IoSliceMut::new(&mut space)]).expect("no failure"), 4096);
@@ -255,4 +258,34 @@ fn slots_begin_on_pages_and_rings_are_registered_once() {
     assert_eq!(Shape::default().slot_bytes % 4096, 0);
     assert_eq!(a.fabric().counts().registrations, 2);
     assert_eq!(Shape::default().registered_bytes() as u64, 2 * a.offer().ring.bytes);
+}
+
+#[test]
+fn the_page_of_the_wire_format_says_what_shapes_and_names_there_are() {
+    let page = include_str!("../../../docs/design/wire.md");
+    let (slots, bytes) = (Shape::SLOTS, Shape::SLOT_BYTES);
+    assert_eq!((*bytes.start() as usize, PAGE_BYTES), (4096, 4096));
+    for row in [
+        format!("| 4 | slots of each ring, {} to {} |", slots.start(), slots.end()),
+        format!(
+            "| 4 | bytes of each slot, whole pages of 4,096, at most {} MiB |",
+            bytes.end() >> 20
+        ),
+        format!("| - | the endpoint's name, at most {MAX_NAME_BYTES} bytes |"),
+    ] {
+        assert!(page.contains(&row), "docs/design/wire.md lacks: {row}");
+    }
+}
+
+#[test]
+fn a_key_is_void_once_the_connection_that_it_was_told_for_has_ended() {
+    let (network, mut streams) = joined(SMALL);
+    settle(&network, &mut streams);
+    let [owner, mut peer] = streams;
+    assert!(peer.is_open());
+    drop(owner);
+    assert_eq!(peer.send(&[IoSlice::new(&[0xee; 8])]).expect("it has not been told"), 8);
+    while network.step(0) {}
+    let error = peer.poll().expect_err("its memory is not registered any more");
+    assert!(error.to_string().contains("the key is void"), "{error}");
 }

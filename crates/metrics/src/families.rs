@@ -156,6 +156,10 @@ families! {
         "Event loops of the worker (io_threads).");
     PLACED = counter(Member, "sumpter_placed_connections", "",
         "Connections made so far whose bytes are placed in the peer's memory by libfabric.");
+    PLACED_BYTES = counter(Member, "sumpter_placed", "bytes",
+        "Bytes placed in peers' memory by libfabric, which do not go over TCP.");
+    REGISTRATIONS = counter(Member, "sumpter_registered_regions", "",
+        "Regions of memory registered with libfabric so far: two for each connection, none later.");
     OPERATIONS = gauge(Worker, "sumpter_operations", "",
         "Operations under way.");
     QUEUED_PARTITIONS = gauge(Worker, "sumpter_queued_partitions", "",

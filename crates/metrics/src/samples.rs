@@ -206,6 +206,8 @@ static PLAIN: &[(&str, &Family)] = &[
     ("compressed_tensors", &COMPRESSED),
     ("event_loops", &EVENT_LOOPS),
     ("placed_connections", &PLACED),
+    ("placed_bytes", &PLACED_BYTES),
+    ("registrations", &REGISTRATIONS),
     ("operations", &OPERATIONS),
     ("queued_partitions", &QUEUED_PARTITIONS),
     ("queued_bytes", &QUEUED),

@@ -9,7 +9,7 @@ use sumpter_types::{
 };
 
 /// Every counter that a member reports, with a number of its own.
-const COUNTERS: [&str; 36] = [
+const COUNTERS: [&str; 38] = [
     "bytes_sent",
     "bytes_received",
     "bytes_sent_away",
@@ -46,6 +46,8 @@ const COUNTERS: [&str; 36] = [
     "compressed_tensors",
     "skipped_blocks",
     "placed_connections",
+    "placed_bytes",
+    "registrations",
 ];
 
 fn counters() -> BTreeMap<String, f64> {

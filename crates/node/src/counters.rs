@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use sumpter_endpoint::Placing;
 use sumpter_engine::{Backlog, LaneStats};
 use sumpter_types::{Late, Stats};
 
@@ -54,6 +55,8 @@ pub(crate) struct Surroundings<'a> {
     pub tensors: usize,
     pub client: Option<OfClient>,
     pub elapsed: Duration,
+    /// What was placed in peers' memory.
+    pub placing: Placing,
 }
 
 #[derive(Debug, Default)]
@@ -181,7 +184,7 @@ impl Counters {
     pub(crate) fn report(&self, around: &Surroundings<'_>) -> Stats {
         let Surroundings { lane, elapsed, .. } = around;
         let running = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let counters: [(&str, f64); 22] = [
+        let counters: [(&str, f64); 24] = [
             ("bytes_sent", self.bytes_sent as f64),
             ("bytes_received", self.bytes_received as f64),
             ("bytes_sent_away", self.away_sent as f64),
@@ -203,6 +206,8 @@ impl Counters {
             ("lane_waiting_partitions", around.lane_waiting as f64),
             ("broken_connections", self.broken as f64),
             ("placed_connections", self.placed as f64),
+            ("placed_bytes", around.placing.bytes as f64),
+            ("registrations", around.placing.registrations as f64),
             ("refused_connections", self.refused as f64),
         ];
         let late = lane.late.iter().map(|(rank, (count, waited))| Late {
@@ -266,6 +271,7 @@ mod tests {
             tensors: 0,
             client,
             elapsed: Duration::ZERO,
+            placing: Placing { bytes: 13, registrations: 2 },
         };
         counters.report(&around).counters
     }
@@ -333,6 +339,7 @@ mod tests {
     fn a_server_tells_nothing_of_what_only_workers_have() {
         let told = report(&Counters::default(), None);
         assert_eq!((told["lane_waiting_partitions"], told["rack_bytes"]), (3.0, 5.0));
+        assert_eq!((told["placed_bytes"], told["registrations"]), (13.0, 2.0));
         assert!(WAITING.iter().all(|name| !told.contains_key(*name)));
     }
 }

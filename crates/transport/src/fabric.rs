@@ -9,11 +9,13 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Now, Readiness, Received, TURN_BYTES};
-use sumpter_endpoint::{Upgrade, Violation};
+use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Now, Placing, Readiness, Received};
+use sumpter_endpoint::{TURN_BYTES, Upgrade, Violation};
 use sumpter_fabric::{
     Choice, FabricStream, MAX_NAME_BYTES, Network, Offer, PlacedWrites, Shape, StreamError,
 };
@@ -32,10 +34,6 @@ const MAX_MESSAGE_BYTES: usize = MAX_NAME_BYTES + MAX_TEXT_BYTES + 64;
 /// more.
 const POLLS: usize = 16;
 
-/// Polls at the end of a connection for what is still under way, and the pause between them.
-const LAST_POLLS: usize = 200;
-const LAST_PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
-
 /// One connection.
 #[derive(Debug)]
 pub struct FabricLink<N: Network = Choice> {
@@ -50,6 +48,8 @@ pub struct FabricLink<N: Network = Choice> {
     woken: bool,
     /// The peer's end of the TCP connection is closed.
     ended: bool,
+    /// The network does nothing any more.
+    hangs: bool,
     /// Why bytes go over TCP after all.
     fallback: Option<String>,
 }
@@ -58,11 +58,16 @@ pub struct FabricLink<N: Network = Choice> {
 enum Stage<E> {
     /// Bytes go over TCP.
     Tcp,
+    /// An endpoint is opened in another thread; what the peer tells waits.
+    Opening(Receiver<Opened<E>>),
     /// Both ends tell what they have.
     Offering(Box<Offering<E>>),
     /// Bytes are placed.
     Placed(Box<Placed<E>>),
 }
+
+/// An endpoint's rings and its protocol; in words, why there is none.
+type Opened<E> = Result<(FabricStream<E>, String), String>;
 
 #[derive(Debug)]
 struct Offering<E> {
@@ -91,10 +96,7 @@ struct Placed<E> {
 
 impl<E> Drop for Placed<E> {
     fn drop(&mut self) {
-        if let Some(fd) = self.event_fd {
-            // It is closed with the stream in any case.
-            let _ = self.registry.deregister(&mut SourceFd(&fd));
-        }
+        self.forget_descriptor();
     }
 }
 
@@ -120,24 +122,36 @@ impl<N: Network> FabricLink<N> {
             news: false,
             woken: false,
             ended: false,
+            hangs: false,
             fallback: None,
         })
     }
 
-    /// What this end has to tell.
-    fn offering(&self) -> Offering<N::Endpoint> {
-        let source = self.tcp.local_address();
-        match open(&self.placing, source) {
-            Ok((stream, protocol)) => {
-                let offer = stream.offer().encode();
-                let message = message(true, &protocol, &offer);
-                Offering { ours: Some((stream, protocol)), message, sent: 0, told: Vec::new() }
-            }
-            Err(reason) => {
-                let message = message(false, &reason, &[]);
-                Offering { ours: None, message, sent: 0, told: Vec::new() }
-            }
+    /// Opens an endpoint. Drivers are asked for that, and one that hangs must hold up no other
+    /// connection: the thread that asks is left behind then, and ends if they answer.
+    fn open(&self) -> Stage<N::Endpoint> {
+        let (network, source) = (self.placing.clone(), self.tcp.local_address());
+        if !network.may_block() {
+            return Stage::Offering(Box::new(Offering::new(open(&network, source))));
         }
+        let (sender, opened) = channel();
+        // Where the link has been given up, what was opened is closed in the thread.
+        let opening = move || drop(sender.send(open(&network, source)));
+        match thread::Builder::new().name("sumpter-fabric".to_owned()).spawn(opening) {
+            Ok(_) => Stage::Opening(opened),
+            Err(error) => Stage::Offering(Box::new(Offering::new(Err(error.to_string())))),
+        }
+    }
+
+    /// Goes on once the endpoint is open.
+    fn take_opened(&mut self) {
+        let Stage::Opening(opening) = &self.stage else { return };
+        let opened = match opening.try_recv() {
+            Ok(opened) => opened,
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) => Err("the library panicked".to_owned()),
+        };
+        self.stage = Stage::Offering(Box::new(Offering::new(opened)));
     }
 
     /// Goes on with what both ends tell each other.
@@ -204,6 +218,7 @@ impl<N: Network> FabricLink<N> {
 
     /// Takes in what has happened.
     fn drive(&mut self) -> Result<(), LinkError> {
+        self.take_opened();
         if matches!(self.stage, Stage::Offering(_)) {
             self.agree()?;
         }
@@ -265,12 +280,61 @@ impl<N: Network> FabricLink<N> {
                 let unread = placed.stream.can_receive() || self.news;
                 placed.stream.has_ended() || (self.ended && !unread)
             }
-            Stage::Tcp | Stage::Offering(_) => false,
+            Stage::Tcp | Stage::Opening(_) | Stage::Offering(_) => false,
+        }
+    }
+}
+
+/// A network that hangs may not close an endpoint either.
+impl<N: Network> Drop for FabricLink<N> {
+    fn drop(&mut self) {
+        if !self.hangs {
+            return;
+        }
+        if let Stage::Placed(placed) = &mut self.stage {
+            placed.forget_descriptor();
+        }
+        let stage = std::mem::replace(&mut self.stage, Stage::Tcp);
+        // Without a thread it is dropped here.
+        let closing = move || drop(stage);
+        let _ = thread::Builder::new().name("sumpter-fabric".to_owned()).spawn(closing);
+    }
+}
+
+impl<E> Offering<E> {
+    fn new(opened: Opened<E>) -> Offering<E>
+    where
+        E: PlacedWrites,
+    {
+        let message = match &opened {
+            Ok((stream, protocol)) => message(true, protocol, &stream.offer().encode()),
+            Err(reason) => message(false, reason, &[]),
+        };
+        Offering { ours: opened.ok(), message, sent: 0, told: Vec::new() }
+    }
+}
+
+impl<E> Placed<E> {
+    /// Events do not come for it any more.
+    fn forget_descriptor(&mut self) {
+        if let Some(fd) = self.event_fd.take() {
+            // It is closed with the stream in any case.
+            let _ = self.registry.deregister(&mut SourceFd(&fd));
         }
     }
 }
 
 impl<E: PlacedWrites> Placed<E> {
+    /// See [`Link::owed`].
+    fn owed(&self) -> Option<u64> {
+        let arrivals = || {
+            let owes = self.event_fd.is_none() && self.stream.is_behind(self.announced);
+            // Far from the numbers of writes.
+            owes.then(|| !self.stream.arrived())
+        };
+        self.stream.owed().or_else(arrivals)
+    }
+
     /// Prepares to wait; false if there is more to poll.
     fn arm(&mut self) -> bool {
         let is_armed = self.stream.arm();
@@ -311,7 +375,7 @@ impl<N: Network> Link for FabricLink<N> {
 
     fn upgrade(&mut self, upgrade: Upgrade) -> io::Result<()> {
         if upgrade.placed {
-            self.stage = Stage::Offering(Box::new(self.offering()));
+            self.stage = self.open();
             self.news = true;
         }
         Ok(())
@@ -320,7 +384,7 @@ impl<N: Network> Link for FabricLink<N> {
     fn is_settled(&self) -> bool {
         match &self.stage {
             Stage::Tcp => true,
-            Stage::Offering(_) => false,
+            Stage::Opening(_) | Stage::Offering(_) => false,
             Stage::Placed(placed) => placed.stream.is_open(),
         }
     }
@@ -328,8 +392,29 @@ impl<N: Network> Link for FabricLink<N> {
     fn network(&self) -> Option<String> {
         match &self.stage {
             Stage::Placed(placed) => Some(placed.stream.fabric().network()),
-            Stage::Tcp | Stage::Offering(_) => None,
+            Stage::Tcp | Stage::Opening(_) | Stage::Offering(_) => None,
         }
+    }
+
+    fn placing(&self) -> Placing {
+        let Stage::Placed(placed) = &self.stage else { return Placing::default() };
+        let counts = placed.stream.counts();
+        Placing { bytes: counts.bytes, registrations: counts.registrations }
+    }
+
+    fn owed(&self) -> Option<u64> {
+        let Stage::Placed(placed) = &self.stage else { return None };
+        placed.owed().filter(|_| !self.ended)
+    }
+
+    fn abandon(&mut self) {
+        self.hangs = self.placing.may_block();
+    }
+
+    fn is_flushed(&self) -> bool {
+        let Stage::Placed(placed) = &self.stage else { return true };
+        // Of a peer that has ended nothing is taken any more.
+        self.ended || placed.stream.is_flushed()
     }
 
     fn take_fallback(&mut self) -> Option<String> {
@@ -344,25 +429,15 @@ impl<N: Network> Link for FabricLink<N> {
     fn finish_sending(&mut self) -> io::Result<()> {
         let Stage::Placed(placed) = &mut self.stage else { return self.tcp.finish_sending() };
         placed.stream.finish().map_err(io::Error::other)?;
-        // Nothing moves once this is dropped, and no system goes on for us.
-        for _ in 0..LAST_POLLS {
-            if placed.ring(&mut self.tcp).is_err() || placed.stream.is_flushed() {
-                break;
-            }
-            std::thread::sleep(LAST_PAUSE);
-            if placed.stream.poll().is_err() {
-                break;
-            }
-        }
         self.news = true;
-        Ok(())
+        self.look_again().map_err(into_io)
     }
 
     fn can_send(&mut self) -> io::Result<bool> {
         self.drive().map_err(into_io)?;
         match &self.stage {
             Stage::Tcp => self.tcp.can_send(),
-            Stage::Offering(_) => Ok(false),
+            Stage::Opening(_) | Stage::Offering(_) => Ok(false),
             Stage::Placed(placed) => Ok(placed.stream.can_send() && !self.ended),
         }
     }
@@ -370,6 +445,7 @@ impl<N: Network> Link for FabricLink<N> {
     fn can_receive(&self) -> bool {
         match &self.stage {
             Stage::Tcp => self.tcp.can_receive(),
+            Stage::Opening(_) => false,
             Stage::Offering(_) => self.tcp.can_receive(),
             Stage::Placed(placed) => self.news || placed.stream.can_receive() || self.is_over(),
         }
@@ -378,7 +454,7 @@ impl<N: Network> Link for FabricLink<N> {
     fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.stage {
             Stage::Tcp => self.tcp.send(slices),
-            Stage::Offering(_) => Ok(0),
+            Stage::Opening(_) | Stage::Offering(_) => Ok(0),
             Stage::Placed(placed) => {
                 let sent = placed.stream.send(slices).map_err(|e| into_io(broken(e)))?;
                 self.look_again().map_err(into_io)?;
@@ -391,7 +467,7 @@ impl<N: Network> Link for FabricLink<N> {
         self.drive()?;
         let received = match &mut self.stage {
             Stage::Tcp => return self.tcp.recv(spaces),
-            Stage::Offering(_) => return Ok(0),
+            Stage::Opening(_) | Stage::Offering(_) => return Ok(0),
             Stage::Placed(placed) => placed.stream.recv(spaces).map_err(broken)?,
         };
         self.look_again()?;
@@ -421,11 +497,8 @@ impl<N: Network> Link for FabricLink<N> {
     }
 }
 
-/// An endpoint and its rings, with the protocol of both; in words, why there is none.
-fn open<N: Network>(
-    network: &N,
-    source: Option<IpAddr>,
-) -> Result<(FabricStream<N::Endpoint>, String), String> {
+/// An endpoint and its rings.
+fn open<N: Network>(network: &N, source: Option<IpAddr>) -> Opened<N::Endpoint> {
     let shape = Shape::default();
     let endpoint = network.open(source, shape.writes());
     let endpoint = endpoint.map_err(|error| error.to_string())?;

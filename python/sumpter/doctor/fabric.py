@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 
 from sumpter.doctor.finding import Finding, error, note, ok
-from sumpter.doctor.probe import Probe
+from sumpter.doctor.probe import RDMA_DEVICES, Probe
 
 _CHECK = "placed writes"
-
-# Where Linux lists devices that may place bytes: InfiniBand, RoCE, EFA, Omni-Path; Slingshot.
-_DEVICES = ("/sys/class/infiniband", "/sys/class/cxi")
 
 
 def check_fabric(probe: Probe) -> list[Finding]:
@@ -31,7 +28,7 @@ def _networks(probe: Probe) -> list[Finding]:
     device = probe.environment.get("SUMPTER_FABRIC_DEVICE") or None
     if setting == "tcp":
         return [ok(_CHECK, "fabric = tcp: bytes between machines go over TCP")]
-    hardware = [name for folder in _DEVICES for name in probe.entries(folder)]
+    hardware = [name for folder in RDMA_DEVICES for name in probe.entries(folder)]
     named = provider is not None or device is not None
     version, networks, reason, _ = probe.networks(provider, device)
     if reason is not None:

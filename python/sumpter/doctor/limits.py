@@ -5,7 +5,7 @@ from __future__ import annotations
 from sumpter._words import counted
 from sumpter.doctor import job
 from sumpter.doctor.finding import Finding, error, note, ok, warning
-from sumpter.doctor.probe import Probe
+from sumpter.doctor.probe import RDMA_DEVICES, Probe
 
 MIB = 1 << 20
 
@@ -68,7 +68,7 @@ def check_locked_memory(probe: Probe) -> list[Finding]:
         return []
     soft, _ = limit
     said = f"{_bytes(soft)} may be locked"
-    cards = probe.entries("/sys/class/infiniband")
+    cards = [name for folder in RDMA_DEVICES for name in probe.entries(folder)]
     if soft == -1 or not cards or probe.environment.get("SUMPTER_FABRIC") == "tcp":
         return [ok("locked memory", f"{said}; TCP and shared memory lock none")]
     *_, registered = probe.networks(None, None)
@@ -76,7 +76,7 @@ def check_locked_memory(probe: Probe) -> list[Finding]:
         warning(
             "locked memory",
             f"{said}, and there is RDMA hardware ({', '.join(cards)}): a connection registers "
-            f"{_bytes(registered)}, so that this is enough for {soft // registered} lanes",
+            f"{_bytes(registered)}, so that this is enough for {soft // registered} connections",
             "ulimit -l unlimited; for a service LimitMEMLOCK=infinity; for Docker "
             "--ulimit memlock=-1",
         )

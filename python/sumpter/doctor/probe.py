@@ -34,6 +34,9 @@ _SIOCGIFCONF = 0x8912
 _IFREQ = struct.Struct("16sHH4s16x")
 _MOST_ADDRESSES = 256
 
+# Where Linux lists devices that may place bytes: InfiniBand, RoCE, EFA, Omni-Path; Slingshot.
+RDMA_DEVICES = ("/sys/class/infiniband", "/sys/class/cxi")
+
 # Long enough for a first import of torch from a cold disk.
 _TORCH_S = 120
 

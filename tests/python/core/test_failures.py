@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+import needs
 from jobs import FINDS_MISMATCHES_S, Job
 
 # Long enough for a busy machine to let every rank join that is to.
@@ -50,9 +51,13 @@ def test_calls_without_a_name_that_one_rank_refuses_are_found(make_job: Callable
     make_job(3, peer_timeout_s=FINDS_MISMATCHES_S).start("refused_arrays.py", "unnamed").finish()
 
 
-@pytest.mark.parametrize("how", ["name", "ddp"])
-def test_a_killed_worker_is_named_to_the_others(make_job: Callable[..., Job], how: str) -> None:
-    job = make_job(3, 1).start("peer_dies.py", how)
+@pytest.mark.parametrize(
+    ("how", "fabric"), [("name", "tcp"), ("ddp", "tcp"), ("name", "libfabric")]
+)
+def test_a_killed_worker_is_named_to_the_others(
+    make_job: Callable[..., Job], how: str, fabric: str
+) -> None:
+    job = make_job(3, 1, **needs.fabric(fabric)).start("peer_dies.py", how)
     assert job.exit_code(2) == -signal.SIGKILL
     for survivor in (0, 1):
         assert job.exit_code(survivor) == 0, job.report("a survivor failed")
@@ -63,9 +68,11 @@ def test_a_run_outlives_its_coordinator(make_job: Callable[..., Job]) -> None:
     job.outlive_coordinators(lambda: job.start("coordinator_returns.py"))
 
 
-def test_killed_servers_change_no_result(make_job: Callable[..., Job]) -> None:
-    job = make_job(3, 2)
+@pytest.mark.parametrize("fabric", needs.FABRICS)
+def test_killed_servers_change_no_result(make_job: Callable[..., Job], fabric: str) -> None:
+    job = make_job(3, 2, **needs.fabric(fabric))
     job.start("servers_die.py", *(str(job.server_pid(index)) for index in range(2))).finish()
+    assert ("bytes are placed" in job.output(0)) == (fabric == "libfabric")
 
 
 def test_a_missing_rank_is_named(make_job: Callable[..., Job]) -> None:

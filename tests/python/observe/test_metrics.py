@@ -380,6 +380,8 @@ def test_every_metric_that_people_were_promised_is_shown() -> None:
         "sumpter_pauses_total",
         "sumpter_event_loops",
         "sumpter_placed_connections_total",
+        "sumpter_placed_bytes_total",
+        "sumpter_registered_regions_total",
         "sumpter_queued_partitions",
         "sumpter_lane_partitions_total",
         "sumpter_lane_memory_bytes",

@@ -1,12 +1,15 @@
-"""What some tests need: the static server's program, or an environment of a framework."""
+"""What some tests need: the static server's program, libfabric, or a framework's environment."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from sumpter import _native
 
 ROOT = Path(__file__).resolve().parents[3]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
@@ -25,6 +28,22 @@ def server() -> Path:
             "cargo build --release --locked -p sumpter-server"
         )
     return SERVER
+
+
+# How bytes go from one machine to another.
+FABRICS = ("tcp", "libfabric")
+
+
+def fabric(name: str) -> dict[str, str]:
+    """Settings for one of these, by the provider that needs no hardware; a test is skipped where
+    libfabric is missing."""
+    if name == "tcp":
+        return {"fabric": name}
+    missing = _native.fabric_networks("tcp", None)[2]
+    if missing is not None:
+        warnings.warn(f"SKIPPED placed writes: {missing}", stacklevel=2)
+        pytest.skip(missing)
+    return {"fabric": name, "fabric_provider": "tcp", "log": "info"}
 
 
 # TensorFlow's LLVM and that of Triton, which torch loads, end a process that has both. Both are

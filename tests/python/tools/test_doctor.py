@@ -401,8 +401,10 @@ def test_locked_memory_matters_only_beside_rdma() -> None:
     says(limits.check_locked_memory(machine)[0], OK, "64 KiB")
     machine.folders["/sys/class/infiniband"] = ["mlx5_0"]
     machine.libfabric = ("1.17", [("verbs", "mlx5_0", int(1e11), True)], None, 16 << 10)
-    words = ("mlx5_0", "enough for 4 lanes", "ulimit -l unlimited")
+    words = ("mlx5_0", "enough for 4 connections", "ulimit -l unlimited")
     says(limits.check_locked_memory(machine)[0], WARNING, *words)
+    machine.folders = {"/sys/class/cxi": ["cxi0"]}
+    says(limits.check_locked_memory(machine)[0], WARNING, "cxi0", "enough for 4 connections")
     machine.environment["SUMPTER_FABRIC"] = "tcp"
     says(limits.check_locked_memory(machine)[0], OK, "lock none")
     del machine.environment["SUMPTER_FABRIC"]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import needs
 import sumpter.torch as hvd
 from jobs import Job
 from sumpter import PeerLostError
@@ -22,11 +23,15 @@ from sumpter.torch import elastic
 HANG_S = 120
 
 
-@pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
+@pytest.mark.parametrize(
+    ("optimizer", "fabric"),
+    [("in_workers", "tcp"), ("on_servers", "tcp"), ("in_workers", "libfabric")],
+)
 def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
-    make_job: Callable[..., Job], optimizer: str
+    make_job: Callable[..., Job], optimizer: str, fabric: str
 ) -> None:
-    job = make_job(3, 1, repeated=True, min_workers=2, redo=False, start_timeout_s=HANG_S)
+    settings = {"redo": False, "start_timeout_s": HANG_S, **needs.fabric(fabric)}
+    job = make_job(3, 1, repeated=True, min_workers=2, **settings)
     job.make_pipe("alone")
     for rank in range(3):
         job.start_rank(rank, "elastic_training.py", optimizer, *["doomed"] * (rank == 0))
@@ -35,6 +40,7 @@ def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     job.start_rank(0, "elastic_training.py", optimizer, "newcomer")
     job.finish()
     assert job.result(0) == job.result(1) == job.result(2)
+    assert ("bytes are placed" in job.output(0)) == (fabric == "libfabric")
 
 
 def test_what_a_codec_has_left_out_is_taken_along_when_a_worker_joins(
@@ -62,16 +68,21 @@ def test_what_a_codec_has_left_out_stays_in_the_job_when_a_worker_leaves_in_good
     assert job.exit_code(1) == job.exit_code(2) == 0, job.report("those that stayed failed")
 
 
-@pytest.mark.parametrize("optimizer", ["in_workers", "on_servers"])
+@pytest.mark.parametrize(
+    ("optimizer", "fabric"),
+    [("in_workers", "tcp"), ("on_servers", "tcp"), ("on_servers", "libfabric")],
+)
 def test_survivors_complete_an_interrupted_step_among_themselves(
-    make_job: Callable[..., Job], optimizer: str
+    make_job: Callable[..., Job], optimizer: str, fabric: str
 ) -> None:
-    job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    settings = {"start_timeout_s": HANG_S, **needs.fabric(fabric)}
+    job = make_job(3, 1, repeated=True, min_workers=2, **settings)
     for rank in range(3):
         job.start_rank(rank, "elastic_redo.py", optimizer, *["doomed"] * (rank == 0))
     assert job.exit_code(0) == -signal.SIGKILL, job.report("no worker was killed")
     assert job.exit_code(1) == job.exit_code(2) == 0, job.report("the survivors failed")
     assert job.result(1) == job.result(2)
+    assert ("bytes are placed" in job.output(1)) == (fabric == "libfabric")
 
 
 def test_too_few_workers_are_an_error_that_says_so(make_job: Callable[..., Job]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import needs
 from jobs import Job
 
 # Smaller than the model's largest layers, so that tensors are cut and spread over servers.
@@ -43,3 +44,20 @@ def test_deterministic_sums_have_the_bytes_of_the_numpy_front(make_job: Callable
         job.finish()
         found |= {job.result(rank) for rank in range(job.ranks)}
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("servers", [0, 1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_placed_bytes_train_to_the_bytes_of_tcp(
+    make_job: Callable[..., Job], ranks: int, servers: int
+) -> None:
+    results = set()
+    for name in reversed(needs.FABRICS):
+        settings = needs.fabric(name)
+        job = make_job(ranks, servers, partition_bytes=PARTITION, deterministic=True, **settings)
+        job.start("training.py").finish()
+        results.update(job.result(rank) for rank in range(ranks))
+        placed = any("bytes are placed" in job.output(rank) for rank in range(ranks))
+        # A worker alone may need no server.
+        assert placed == (name == "libfabric") or (ranks == 1 and not placed), job.report(name)
+    assert len(results) == 1

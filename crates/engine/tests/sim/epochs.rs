@@ -127,10 +127,9 @@ impl World {
         let victim = victims[self.rng.usize(0..victims.len())];
         self.forget_calls(victim);
         for lane in 0..self.lanes.len() {
-            if let Some(wire) = self.wires.get_mut(&(victim, lane)).and_then(Option::take)
-                && self.rng.bool()
-            {
-                self.lanes[lane].close(wire.lane_side);
+            let key = (victim, lane);
+            if let Some(wire) = self.wires.get_mut(&key).and_then(Option::take) {
+                self.leave_behind(key, wire);
             }
         }
         self.kill(victim);
@@ -178,6 +177,7 @@ impl World {
     fn forget(&mut self, lane: usize) {
         self.forget_server(lane);
         self.lanes[lane].end_job(JOB);
+        self.remains.retain(|(_, to), _| *to != lane);
         for rank in 0..self.lanes.len() {
             if self.wires.get_mut(&(rank, lane)).and_then(Option::take).is_some() {
                 self.client(rank).disconnected(ConnId(lane));
@@ -190,7 +190,10 @@ impl World {
         let lanes = self.lanes.len();
         for lane in (0..lanes).filter(|lane| *lane != rank) {
             if let Some(wire) = self.wires.get_mut(&(rank, lane)).and_then(Option::take) {
-                self.lanes[lane].close(wire.lane_side);
+                self.close_lane_side(lane, &wire);
+            }
+            if let Some(wire) = self.remains.remove(&(rank, lane)) {
+                self.close_lane_side(lane, &wire);
             }
         }
         let Worker { client, hub, recovery, progress, .. } = &mut self.workers[rank];

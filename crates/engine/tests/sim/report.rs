@@ -9,6 +9,14 @@ pub struct Report {
     pub bytes: u64,
     pub cuts: u64,
     pub half_open: u64,
+    /// Connections of which an end died with bytes under way.
+    pub cut_short: u64,
+    /// Connections that placed bytes, that could not register the memory for that, whose network
+    /// failed, and whose network hung.
+    pub placed: u64,
+    pub unregistered: u64,
+    pub failures: u64,
+    pub hangs: u64,
     pub duplicates: u64,
     /// Chunks that were passed on for a machine or a rack.
     pub subtotals: u64,
@@ -64,6 +72,11 @@ impl Report {
         self.bytes += other.bytes;
         self.cuts += other.cuts;
         self.half_open += other.half_open;
+        self.cut_short += other.cut_short;
+        self.placed += other.placed;
+        self.unregistered += other.unregistered;
+        self.failures += other.failures;
+        self.hangs += other.hangs;
         self.duplicates += other.duplicates;
         self.subtotals += other.subtotals;
         self.shards += other.shards;
@@ -103,7 +116,10 @@ impl fmt::Display for Report {
             "{} operations and {} shards checked, {} bytes carried in {} steps, {} subtotals \
              passed on, {} partitions of racks, and {} partitions without a result; {} helpers \
              passed on {} subtotals, and {} partitions without a result; faults injected: {} \
-             connections cut ({} of them half-open), {} chunks received again; {} changes of epoch \
+             connections cut ({} of them half-open, {} with bytes under way of an end that died); \
+             {} connections placed bytes, {} could not register memory, the network of {} failed \
+             and of {} hung; {} \
+             chunks received again; {} changes of epoch \
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
              stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
              damaged frames noticed; {} ranges supplied late; {} rounds that changed a variable, \
@@ -124,6 +140,11 @@ impl fmt::Display for Report {
             self.served_one_way,
             self.cuts,
             self.half_open,
+            self.cut_short,
+            self.placed,
+            self.unregistered,
+            self.failures,
+            self.hangs,
             self.duplicates,
             self.epochs,
             self.nested,

@@ -87,10 +87,12 @@ impl World {
         }
         self.forget_calls(at);
         for lane in 0..self.lanes.len() {
-            if let Some(wire) = self.wires.get_mut(&(at, lane)).and_then(Option::take)
+            let key = (at, lane);
+            self.remains.remove(&key);
+            if let Some(wire) = self.wires.get_mut(&key).and_then(Option::take)
                 && self.rng.bool()
             {
-                self.lanes[lane].close(wire.lane_side);
+                self.close_lane_side(lane, &wire);
             }
         }
     }

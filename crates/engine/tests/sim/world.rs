@@ -6,7 +6,7 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use fastrand::Rng;
-use sumpter_endpoint::{ConnId, Memory, OwnedMemory};
+use sumpter_endpoint::{ConnId, LinkError, Memory, OwnedMemory};
 use sumpter_engine::{
     Client, ClientSettings, Event, Hub, Lane, LaneLimits, Layout, MirroredSpan, OpId, OpMemory,
     OrderSpan, Peer, Place, Progress, REPAIRED, Recovery, Repair, RepairSpec, Request, Supply,
@@ -25,6 +25,8 @@ mod calls;
 mod check;
 #[path = "epochs.rs"]
 mod epochs;
+#[path = "faults.rs"]
+mod faults;
 #[path = "servers.rs"]
 mod servers;
 #[path = "states.rs"]
@@ -72,6 +74,8 @@ struct Staged {
 struct Wire {
     link: SimLink,
     lane_side: ConnId,
+    /// The lane has closed it, and the worker has not noticed.
+    is_closed: bool,
 }
 
 pub struct World {
@@ -105,6 +109,8 @@ pub struct World {
     server_hubs: BTreeMap<usize, ServerHub>,
     colocated: Vec<ConnId>,
     wires: HashMap<(usize, usize), Option<Wire>>,
+    /// Connections that are gone for the worker, of which the lane still reads what has arrived.
+    remains: BTreeMap<(usize, usize), Wire>,
     /// Whether workers connect to lanes only once they have something for them, as helpers do.
     on_demand: bool,
     callable: Calls,
@@ -122,6 +128,9 @@ const JOB: JobId = JobId(77);
 
 /// One connection in so many places bytes in the memory of its ends.
 const CONNECTIONS_FOR_A_PLACED_ONE: u32 = 4;
+
+/// A network that hangs is given up after so many steps of its connection, about.
+const STEPS_OF_A_HANG: u32 = 30;
 
 /// A small world takes ten thousand steps, few a million, and one in 100,000 twenty; a large one
 /// some millions.
@@ -233,6 +242,7 @@ impl World {
             server_hubs: BTreeMap::new(),
             colocated: vec![ConnId(0); n],
             wires: HashMap::new(),
+            remains: BTreeMap::new(),
             on_demand,
             callable: Calls::default(),
             now: Duration::ZERO,
@@ -319,6 +329,7 @@ impl World {
                 let key = self.callable.get(self.rng.usize(0..calls));
                 self.damage(key)
             }
+            30..34 if !self.remains.is_empty() => self.read_remains(),
             _ if calls > 0 => {
                 // Where there are many connections, most have nothing to carry.
                 let first = self.rng.usize(0..calls);
@@ -463,22 +474,38 @@ impl World {
         let slot = self.wires.get_mut(&key).expect("a known pair");
         let Some(wire) = slot else {
             let (lane_side, _) = self.lanes[lane].open(peer).expect("a matching peer");
+            let capacity = self.rng.usize(1..20_000);
             let link = match self.rng.u32(0..CONNECTIONS_FOR_A_PLACED_ONE) {
-                0 => SimLink::placed(self.rng.u64(..)),
-                _ => SimLink::new(self.rng.usize(1..20_000)),
+                0 => {
+                    let lockable = (self.rng.u32(0..8) == 0).then(|| self.rng.usize(0..60_000));
+                    let link = SimLink::placed_within(lockable, capacity, self.rng.u64(..));
+                    self.report.placed += u64::from(link.is_placed());
+                    self.report.unregistered += u64::from(!link.is_placed());
+                    link
+                }
+                _ => SimLink::new(capacity),
             };
-            *slot = Some(Wire { link, lane_side });
+            *slot = Some(Wire { link, lane_side, is_closed: false });
+            self.remains.remove(&key);
             self.client(rank).connected(ConnId(lane));
             return true;
         };
+        // Nothing else is seen of it than that it owes something.
+        let is_seen = [Side::A, Side::B].into_iter().any(|side| wire.link.owed(side).is_some());
+        if wire.link.hangs() && is_seen && self.rng.u32(0..STEPS_OF_A_HANG) == 0 {
+            self.sever(key);
+            return true;
+        }
         let limit = if self.rng.bool() { self.rng.usize(1..40) } else { self.rng.usize(1..4000) };
         let client = match self.server_hubs.get_mut(&rank) {
             Some(server) => &mut server.client,
             None => &mut self.workers[rank].client,
         };
         let moved = match self.rng.u32(0..4) {
-            0 => Ok(wire.link.transmit(Side::A, client, ConnId(lane), limit)),
-            1 => Ok(wire.link.transmit(Side::B, &mut self.lanes[lane], wire.lane_side, limit)),
+            0 => wire.link.transmit(Side::A, client, ConnId(lane), limit),
+            // A lane that is gone moves nothing.
+            1 | 2 if wire.is_closed => Ok(0),
+            1 => wire.link.transmit(Side::B, &mut self.lanes[lane], wire.lane_side, limit),
             2 => {
                 let into = &mut self.lanes[lane];
                 wire.link.deliver(Side::B, into, wire.lane_side, limit, self.now)
@@ -487,9 +514,8 @@ impl World {
         };
         let moved = match moved {
             Ok(moved) => moved,
-            Err(violation) => {
-                assert!(violation.is_corruption() && self.report.flips > 0, "{violation}");
-                self.report.corrupt += 1;
+            Err(error) => {
+                self.note_end(&error);
                 self.sever(key);
                 return true;
             }
@@ -497,17 +523,6 @@ impl World {
         self.report.bytes += moved as u64;
         self.collect(rank);
         moved > 0
-    }
-
-    /// Breaks a connection; sometimes the lane does not notice until the worker is back.
-    fn cut(&mut self, key: (usize, usize)) -> bool {
-        if self.cuts_left == 0 || self.wires[&key].is_none() {
-            return false;
-        }
-        self.cuts_left -= 1;
-        self.report.cuts += 1;
-        self.report.half_open += u64::from(self.sever(key));
-        true
     }
 
     /// Flips a bit that is on its way.
@@ -527,9 +542,9 @@ impl World {
     fn sever(&mut self, key: (usize, usize)) -> bool {
         let wire = self.wires.get_mut(&key).and_then(Option::take).expect("a connection");
         self.client(key.0).disconnected(ConnId(key.1));
-        let half_open = self.rng.bool();
+        let half_open = self.rng.bool() && !wire.is_closed;
         if !half_open {
-            self.lanes[key.1].close(wire.lane_side);
+            self.close_lane_side(key.1, &wire);
         }
         self.collect(key.0);
         half_open

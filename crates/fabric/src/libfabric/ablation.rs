@@ -8,7 +8,8 @@ use super::endpoint::{LibfabricEndpoint, Object};
 use super::ffi;
 use super::library::Choice;
 use crate::contract::{
-    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote,
+    Segment, Write,
 };
 
 /// How far behind a page regions begin that are off it: as long as a frame's header.
@@ -55,6 +56,10 @@ impl Network for Ablated {
             endpoint: LibfabricEndpoint::open(&self.choice, source, writes)?,
             left_out: self.left_out,
         })
+    }
+
+    fn may_block(&self) -> bool {
+        true
     }
 }
 
@@ -103,16 +108,24 @@ impl PlacedWrites for AblatedEndpoint {
         self.endpoint.connect(name)
     }
 
-    fn post(&mut self, write: &Write) -> Result<Posted, FabricError> {
-        let write = Write { at: write.at + self.shift(), ..*write };
-        let Write { from, at, len, context, .. } = write;
+    fn post(&mut self, write: &Write<'_>) -> Result<Posted, FabricError> {
+        let Write { from, segments: &[Segment { at, len }], context, .. } = *write else {
+            return Err(FabricError::new("post", "a stream writes one segment at once"));
+        };
+        let at = at + self.shift();
         let registration = match self.left_out.single_registration {
             true => Some(self.endpoint.register_again(from, at, len)?),
             false => None,
         };
-        let splits =
-            if self.left_out.single_segment && len > HEAD_BYTES { &[HEAD_BYTES][..] } else { &[] };
-        let posted = self.endpoint.post_gathered(&write, splits, registration.as_ref())?;
+        let whole = [Segment { at, len }];
+        let split = [
+            Segment { at, len: HEAD_BYTES },
+            Segment { at: at + HEAD_BYTES, len: len.saturating_sub(HEAD_BYTES) },
+        ];
+        let splits = self.left_out.single_segment && len > HEAD_BYTES;
+        let segments = if splits { &split[..] } else { &whole };
+        let write = Write { segments, ..*write };
+        let posted = self.endpoint.post_by(&write, registration.as_ref())?;
         if posted == Posted::Posted {
             self.registrations[context as usize] = registration;
         }

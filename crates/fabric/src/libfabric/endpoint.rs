@@ -11,7 +11,8 @@ use std::ptr;
 use super::ffi;
 use super::library::{Choice, Info, Library, Provider, Unavailable};
 use crate::contract::{
-    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote, Write,
+    Access, Completion, Counts, FabricError, Network, PlacedWrites, Posted, RegionId, Remote,
+    Segment, Write,
 };
 use crate::pages::Pages;
 
@@ -250,6 +251,10 @@ impl Network for Choice {
     fn open(&self, source: Option<IpAddr>, writes: u32) -> Result<LibfabricEndpoint, FabricError> {
         LibfabricEndpoint::open(self, source, writes)
     }
+
+    fn may_block(&self) -> bool {
+        true
+    }
 }
 
 impl PlacedWrites for LibfabricEndpoint {
@@ -317,28 +322,8 @@ impl PlacedWrites for LibfabricEndpoint {
         }
     }
 
-    fn post(&mut self, write: &Write) -> Result<Posted, FabricError> {
-        let Write { from, at, len, to, offset, immediate, context } = *write;
-        let Region { registration, pages } = &self.regions[from.0];
-        assert!(at + len <= pages.len(), "no such bytes: {write:?}");
-        let context: *mut ffi::fi_context2 = &raw mut self.contexts[context as usize];
-        // SAFETY: the bytes are in a registered region, which stays; the caller does not change
-        // them, nor use the context again, before the write has completed; both outlive the
-        // endpoint, which is closed first.
-        let code = unsafe {
-            ((*(*self.endpoint.0).rma).writedata)(
-                self.endpoint.0,
-                pages.start().add(at).cast(),
-                len,
-                (*registration.0).mem_desc,
-                u64::from(immediate),
-                self.peer,
-                to.address.wrapping_add(offset as u64),
-                to.key,
-                context.cast(),
-            )
-        };
-        self.posted("fi_writedata", code, len, 1)
+    fn post(&mut self, write: &Write<'_>) -> Result<Posted, FabricError> {
+        self.post_by(write, None)
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
@@ -470,60 +455,70 @@ impl LibfabricEndpoint {
         }
     }
 
-    /// As [`post`](PlacedWrites::post), but gathered from pieces that are split at these places,
-    /// and by another registration of the same bytes.
-    pub(super) fn post_gathered(
+    /// As [`post`](PlacedWrites::post), perhaps by another registration of the same bytes.
+    pub(super) fn post_by(
         &mut self,
-        write: &Write,
-        splits: &[usize],
+        write: &Write<'_>,
         registration: Option<&Object<ffi::fid_mr>>,
     ) -> Result<Posted, FabricError> {
-        let Write { from, at, len, to, offset, immediate, context } = *write;
+        let Write { from, segments, to, offset, immediate, context } = *write;
         let Region { registration: own, pages } = &self.regions[from.0];
-        assert!(at + len <= pages.len(), "no such bytes: {write:?}");
-        let bounds = [0].iter().chain(splits).copied().zip(splits.iter().copied().chain([len]));
-        let pieces: Vec<_> = bounds
-            .map(|(start, end)| libc::iovec {
-                // SAFETY: within the region.
-                iov_base: unsafe { pages.start().add(at + start).cast() },
-                iov_len: end - start,
-            })
-            .collect();
+        let fits = |s: &Segment| s.at <= pages.len() && s.len <= pages.len() - s.at;
+        assert!(segments.iter().all(fits), "no such bytes: {write:?}");
         let registration = registration.unwrap_or(own);
-        // SAFETY: as in `post`; what the call is given lives until it returns.
-        let code = unsafe {
-            let mut descriptors = vec![(*registration.0).mem_desc; pieces.len()];
-            let addr = to.address.wrapping_add(offset as u64);
-            let target = ffi::fi_rma_iov { addr, len, key: to.key };
-            let message = ffi::fi_msg_rma {
-                msg_iov: pieces.as_ptr(),
-                desc: descriptors.as_mut_ptr(),
-                iov_count: pieces.len(),
-                addr: self.peer,
-                rma_iov: &raw const target,
-                rma_iov_count: 1,
-                context: (&raw mut self.contexts[context as usize]).cast(),
-                data: u64::from(immediate),
-            };
-            let writemsg = (*(*self.endpoint.0).rma).writemsg;
-            writemsg(self.endpoint.0, &raw const message, ffi::FI_REMOTE_CQ_DATA)
+        let addr = to.address.wrapping_add(offset as u64);
+        let context: *mut ffi::fi_context2 = &raw mut self.contexts[context as usize];
+        // SAFETY: the bytes are in a registered region, which stays; the caller does not change
+        // them, nor use the context again, before the write has completed; both outlive the
+        // endpoint, which is closed first. What the calls are given beside lives until they return.
+        let (call, code) = unsafe {
+            let (ops, descriptor) = (&*(*self.endpoint.0).rma, (*registration.0).mem_desc);
+            match segments {
+                [Segment { at, len }] => {
+                    let code = (ops.writedata)(
+                        self.endpoint.0,
+                        pages.start().add(*at).cast(),
+                        *len,
+                        descriptor,
+                        u64::from(immediate),
+                        self.peer,
+                        addr,
+                        to.key,
+                        context.cast(),
+                    );
+                    ("fi_writedata", code)
+                }
+                segments => {
+                    let pieces: Vec<_> = segments
+                        .iter()
+                        .map(|segment| libc::iovec {
+                            iov_base: pages.start().add(segment.at).cast(),
+                            iov_len: segment.len,
+                        })
+                        .collect();
+                    let mut descriptors = vec![descriptor; pieces.len()];
+                    let target = ffi::fi_rma_iov { addr, len: write.bytes(), key: to.key };
+                    let message = ffi::fi_msg_rma {
+                        msg_iov: pieces.as_ptr(),
+                        desc: descriptors.as_mut_ptr(),
+                        iov_count: pieces.len(),
+                        addr: self.peer,
+                        rma_iov: &raw const target,
+                        rma_iov_count: 1,
+                        context: context.cast(),
+                        data: u64::from(immediate),
+                    };
+                    let code =
+                        (ops.writemsg)(self.endpoint.0, &raw const message, ffi::FI_REMOTE_CQ_DATA);
+                    ("fi_writemsg", code)
+                }
+            }
         };
-        self.posted("fi_writemsg", code, len, pieces.len())
-    }
-
-    /// What a call that posts a write has returned.
-    fn posted(
-        &mut self,
-        call: &'static str,
-        code: isize,
-        len: usize,
-        segments: usize,
-    ) -> Result<Posted, FabricError> {
         match code {
             0 => {
                 self.counts.writes += 1;
-                self.counts.segments += segments as u64;
-                self.counts.bytes += len as u64;
+                self.counts.segments += segments.len() as u64;
+                self.counts.bytes += write.bytes() as u64;
                 Ok(Posted::Posted)
             }
             code if code == -(libc::EAGAIN as isize) => Ok(Posted::Full),

@@ -4,6 +4,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use super::ffi;
 use crate::contract::FabricError;
@@ -13,6 +16,10 @@ const FILE: &CStr = c"libfabric.so.1";
 
 /// Bits of an immediate that a provider must carry.
 const IMMEDIATE_BYTES: usize = 4;
+
+/// How long it may take to say what it has. It loads its providers when it is asked for the first
+/// time, and these ask their drivers: 0.14 s without hardware. A driver that hangs never answers.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which network is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -48,6 +55,13 @@ pub enum Unavailable {
     /// There is no library.
     #[error("libfabric is not installed (Debian, Ubuntu: `apt install libfabric1`): {0}")]
     Missing(String),
+    /// It does not answer.
+    #[error(
+        "libfabric has not said in {} s which networks there are, so a driver may hang (`fi_info` \
+         shows the same)",
+        PATIENCE.as_secs()
+    )]
+    Silent,
     /// There is one that lacks a function.
     #[error("libfabric {version} lacks {function}; Sumpter needs libfabric 1.15 or newer")]
     Old {
@@ -356,26 +370,45 @@ fn is_layered_tcp(name: &str) -> bool {
 /// # Errors
 /// [`Unavailable`] if there is no library.
 pub fn device_memory_providers(choice: &Choice) -> Result<Vec<Provider>, Unavailable> {
-    let infos = Library::get()?.ask(choice, None, Memory::Device);
-    let fitting = infos.iter().filter(|info| info.fits(choice));
-    let mut providers: Vec<Provider> = fitting.map(Info::provider).collect();
-    providers.dedup();
-    Ok(providers)
+    let choice = choice.clone();
+    in_time(move || {
+        let infos = Library::get()?.ask(&choice, None, Memory::Device);
+        let fitting = infos.iter().filter(|info| info.fits(&choice));
+        let mut providers: Vec<Provider> = fitting.map(Info::provider).collect();
+        providers.dedup();
+        Ok(providers)
+    })
 }
 
 /// What libfabric has for `choice`, the best first.
 ///
 /// # Errors
-/// [`Unavailable`] if that is nothing.
+/// [`Unavailable`] if that is nothing, or it does not answer in time.
 pub fn providers(choice: &Choice) -> Result<Vec<Provider>, Unavailable> {
-    let infos = Library::get()?.infos(choice, None)?;
-    let mut providers: Vec<Provider> = Vec::new();
-    for provider in infos.iter().map(Info::provider) {
-        if !providers.contains(&provider) {
-            providers.push(provider);
+    let choice = choice.clone();
+    in_time(move || {
+        let infos = Library::get()?.infos(&choice, None)?;
+        let mut providers: Vec<Provider> = Vec::new();
+        for provider in infos.iter().map(Info::provider) {
+            if !providers.contains(&provider) {
+                providers.push(provider);
+            }
         }
+        Ok(providers)
+    })
+}
+
+/// What the library answers to a question that may never end: the thread that asks is left behind
+/// then.
+fn in_time<T: Send + 'static>(
+    ask: impl FnOnce() -> Result<T, Unavailable> + Send + 'static,
+) -> Result<T, Unavailable> {
+    let (sender, answer) = channel();
+    let asking = move || drop(sender.send(ask()));
+    match thread::Builder::new().name("sumpter-fabric".to_owned()).spawn(asking) {
+        Ok(_) => answer.recv_timeout(PATIENCE).unwrap_or(Err(Unavailable::Silent)),
+        Err(_) => Err(Unavailable::Silent),
     }
-    Ok(providers)
 }
 
 /// The version of the library.
@@ -383,7 +416,7 @@ pub fn providers(choice: &Choice) -> Result<Vec<Provider>, Unavailable> {
 /// # Errors
 /// [`Unavailable`] if there is none.
 pub fn version() -> Result<String, Unavailable> {
-    Library::get().map(|library| words(library.version))
+    in_time(|| Library::get().map(|library| words(library.version)))
 }
 
 fn words(version: u32) -> String {

@@ -95,7 +95,7 @@ impl EventLoop {
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(&failed)?);
         let registry = poll.registry().try_clone().map_err(&failed)?;
         let own = listeners.view.clone();
-        let sockets = Sockets::new(registry, listeners).map_err(&failed)?;
+        let sockets = Sockets::new(registry, listeners, config.peer_timeout()).map_err(&failed)?;
         let (sender, commands) = crossbeam_channel::unbounded();
         let event_loop = EventLoop {
             config: config.clone(),
@@ -284,6 +284,7 @@ impl EventLoop {
         for index in self.sockets.overdue(now) {
             let Some(socket) = self.sockets.get(index) else { continue };
             if let Phase::ToLane(_) | Phase::FromWorker(_) = socket.phase {
+                socket.link.abandon();
                 let silent = "the network in which bytes are placed does not answer";
                 self.disconnect(index, &LinkError::Io(io::Error::other(silent)));
                 continue;
@@ -299,6 +300,14 @@ impl EventLoop {
                 }
                 self.dial_failed(to, "no answer", false);
             }
+        }
+        for index in self.sockets.hung(now) {
+            let Some(socket) = self.sockets.get(index) else { continue };
+            socket.link.abandon();
+            let (limit, network) = (self.config.peer_timeout(), socket.link.network());
+            let hangs = "the network in which bytes are placed hangs";
+            tracing::warn!(peer = %socket.peer, ?limit, network, "{hangs}");
+            self.disconnect(index, &LinkError::Io(io::Error::other(hangs)));
         }
         for (job, lane) in self.server_hubs.due(now) {
             self.dial(ToLane { job, lane });
@@ -348,6 +357,7 @@ impl EventLoop {
                 rack_hubs: run.cluster.rack_hubs(),
             }),
             elapsed: self.now(),
+            placing: self.sockets.placing(),
         });
         stats.counters.extend(self.lane_side.memory_counters());
         if let Some(run) = run {
@@ -665,7 +675,8 @@ impl EventLoop {
                 }
             }
             let left = deadline.min(last).saturating_duration_since(Instant::now());
-            if left.is_zero() || (self.said_goodbye && !self.lane_side.is_connected()) {
+            let is_alone = !self.lane_side.is_connected() && self.sockets.are_flushed();
+            if left.is_zero() || (self.said_goodbye && is_alone) {
                 return;
             }
             let pause = if self.is_busy() { Duration::ZERO } else { left };

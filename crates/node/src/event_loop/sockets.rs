@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use sumpter_coordinator::{Origin, Shares};
-use sumpter_endpoint::{Link, Readiness};
+use sumpter_endpoint::{Link, Placing, Readiness};
 use sumpter_transport::{
     FabricLink, ShmLink, TcpLink, TlsConfig, TlsLink, Turns, connect, limit_silence, unix_connect,
 };
@@ -16,7 +16,7 @@ use sumpter_wire::{ClientHandshake, Hello, ServerHandshake, Token as RunKey};
 
 use crate::cluster::paths::{NetworkPath, Sources};
 use crate::event_loop::greeting::Greeting;
-use crate::event_loop::socket::{LOCAL_PEER, Phase, Socket, ToLane};
+use crate::event_loop::socket::{LOCAL_PEER, Phase, Socket, ToLane, Verdict};
 use crate::fabric::PlacedNetwork;
 use crate::join::Listeners;
 
@@ -51,6 +51,10 @@ pub(crate) struct Sockets {
     tls: Option<TlsConfig>,
     /// Where bytes are placed, if they are.
     pub network: Option<PlacedNetwork>,
+    /// How long a network in which bytes are placed may do nothing of what it owes.
+    patience: Duration,
+    /// What connections that are gone have placed.
+    placed: Placing,
     /// Where connections may leave from.
     pub sources: Sources,
     /// Sockets that can move bytes.
@@ -68,7 +72,11 @@ pub(crate) struct Way {
 }
 
 impl Sockets {
-    pub(crate) fn new(registry: Registry, listeners: Listeners) -> io::Result<Sockets> {
+    pub(crate) fn new(
+        registry: Registry,
+        listeners: Listeners,
+        patience: Duration,
+    ) -> io::Result<Sockets> {
         let Listeners { tcp: mut listeners, mut unix, sources, tls, network, .. } = listeners;
         for listener in &mut listeners {
             registry.register(listener, LISTENER, Interest::READABLE)?;
@@ -76,8 +84,19 @@ impl Sockets {
         if let Some(unix) = &mut unix {
             registry.register(unix, UNIX_LISTENER, Interest::READABLE)?;
         }
-        let (table, greeting, turns) = Default::default();
-        Ok(Sockets { registry, listeners, unix, table, greeting, tls, network, sources, turns })
+        Ok(Sockets {
+            registry,
+            listeners,
+            unix,
+            table: Vec::new(),
+            greeting: Greeting::default(),
+            tls,
+            network,
+            patience,
+            placed: Placing::default(),
+            sources,
+            turns: Turns::default(),
+        })
     }
 
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut Socket> {
@@ -215,6 +234,7 @@ impl Sockets {
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Socket> {
         let socket = self.table.get_mut(index)?.take()?;
+        self.placed += socket.link.placing();
         self.greeting.end(index);
         if self.turns.release(index) {
             self.share_windows();
@@ -248,12 +268,45 @@ impl Sockets {
         }
     }
 
-    /// The earliest deadline of a handshake, or when a way to place bytes is tried again.
+    /// Connections whose networks have done nothing for too long of what they owe.
+    pub(crate) fn hung(&mut self, now: Instant) -> Vec<usize> {
+        let mut hung = Vec::new();
+        for (index, socket) in self.table.iter_mut().enumerate() {
+            // A way that is not open yet has a deadline.
+            let Some(socket) = socket.as_mut().filter(|s| s.deadline.is_none()) else { continue };
+            match socket.judge(now, self.patience) {
+                Verdict::Fine => {}
+                Verdict::Ask => {
+                    socket.link.ready(Readiness::default());
+                    self.turns.ask(index);
+                }
+                Verdict::Hangs => hung.push(index),
+            }
+        }
+        hung
+    }
+
+    /// The earliest deadline of a handshake or a network, or when a way to place bytes is tried
+    /// again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let sockets = self.table.iter().flatten();
         let settling = sockets.clone().any(Socket::is_settling);
         let again = settling.then(|| Instant::now() + SETTLING_PAUSE);
-        again.or_else(|| sockets.filter_map(|s| s.deadline).min())
+        let judged = |s: &Socket| s.watch.as_ref().map(|watch| watch.due(self.patience));
+        let due = |s: &Socket| s.deadline.into_iter().chain(judged(s)).min();
+        again.or_else(|| sockets.filter_map(due).min())
+    }
+
+    /// What all connections have placed so far.
+    pub(crate) fn placing(&self) -> Placing {
+        let mut placed = self.placed;
+        self.table.iter().flatten().for_each(|socket| placed += socket.link.placing());
+        placed
+    }
+
+    /// Whether all that was sent goes out even if the connections are closed.
+    pub(crate) fn are_flushed(&self) -> bool {
+        self.table.iter().flatten().all(|socket| socket.link.is_flushed())
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Socket> {
@@ -270,7 +323,7 @@ impl Sockets {
         let index = free.unwrap_or(self.table.len());
         let link = link(Token(index + FIRST), &self.registry)?;
         let deadline = Some(Instant::now() + HANDSHAKE_LIMIT);
-        let socket = Socket { link, phase, away: true, window: None, deadline, peer };
+        let socket = Socket { link, phase, away: true, window: None, deadline, watch: None, peer };
         if index == self.table.len() {
             self.table.push(None);
         }

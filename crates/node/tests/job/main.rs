@@ -2,6 +2,8 @@
 
 mod compression;
 mod fabric;
+#[path = "../../../fabric/tests/fake/mod.rs"]
+mod fake;
 mod harness;
 mod idle;
 mod interfaces;

@@ -83,8 +83,8 @@ impl Carrier for Sim {
     ) -> Result<bool, LinkError> {
         self.turn += 1;
         let limit = 1 + self.turn * 7919 % 5000;
-        let mut moved = self.link.transmit(Side::A, a, on_a, limit);
-        moved += self.link.transmit(Side::B, b, on_b, limit);
+        let mut moved = self.link.transmit(Side::A, a, on_a, limit)?;
+        moved += self.link.transmit(Side::B, b, on_b, limit)?;
         moved += self.link.deliver(Side::B, b, on_b, limit, NOW)?;
         moved += self.link.deliver(Side::A, a, on_a, limit, NOW)?;
         Ok(moved > 0)
@@ -210,9 +210,7 @@ impl Fabric {
 
     /// Of two ends that make these choices.
     pub fn pair(choices: [Choice; 2]) -> Fabric {
-        let poll = Poll::new().expect("a poll");
-        let links = fabric_links(&poll, choices);
-        Fabric::of(poll, links)
+        Fabric::joined(choices, None)
     }
 }
 
@@ -231,9 +229,7 @@ impl Simulated {
     pub fn within(prepare: impl FnOnce(&SimNetwork)) -> (SimNetwork, Simulated) {
         let (network, ports) = SimNetwork::unopened();
         prepare(&network);
-        let poll = Poll::new().expect("a poll");
-        let links = fabric_links(&poll, ports);
-        let both = Simulated { network: Some(network.clone()), ..Simulated::of(poll, links) };
+        let both = Simulated::joined(ports, Some(network.clone()));
         (network, both)
     }
 
@@ -272,6 +268,24 @@ impl Survivor {
 }
 
 impl<N: Network> OverTcp<FabricLink<N>> {
+    /// Of ends with these networks, of which the second argument says what happens in them if they
+    /// are simulated.
+    pub fn joined(networks: [N; 2], simulated: Option<SimNetwork>) -> OverTcp<FabricLink<N>> {
+        let poll = Poll::new().expect("a poll");
+        let links = fabric_links(&poll, networks);
+        OverTcp { network: simulated, ..OverTcp::of(poll, links) }
+    }
+
+    /// What the networks of both ends owe.
+    pub fn owed(&self) -> [Option<u64>; 2] {
+        [self.a.owed(), self.b.owed()]
+    }
+
+    /// Whether all that the first end has sent is in the network's hands.
+    pub fn is_flushed(&self) -> bool {
+        self.a.is_flushed()
+    }
+
     /// Moves what both ends tell each other, until the way is open or they have fallen back.
     pub fn settle(&mut self) -> [Option<String>; 2] {
         let mut nothing = [Scripted::new(0, 0, 64), Scripted::new(0, 0, 64)];

@@ -1,12 +1,16 @@
 //! What goes wrong in a network that places bytes, in simulation: memory that cannot be locked, a
 //! network that hangs, one that reports an error, and processes that die with writes under way.
 
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex};
+
 use proptest::prelude::*;
 use sumpter_endpoint::LinkError;
-use sumpter_fabric::Shape;
+use sumpter_fabric::{FabricError, Network, Shape, SimEndpoint, SimNetwork, SimPort};
+use sumpter_transport::FabricLink;
 
 use super::PATIENCE;
-use crate::carriers::{Carrier, Simulated, carry};
+use crate::carriers::{Carrier, OverTcp, Simulated, carry};
 use crate::scripted::Scripted;
 
 #[test]
@@ -53,6 +57,82 @@ fn a_network_that_hangs_leaves_the_way_unsettled() {
         assert!(!both.is_settled());
     }
     assert_eq!(network.under_way(), 2, "both have greeted");
+}
+
+#[test]
+fn a_network_owes_something_until_it_has_written_all_and_for_ever_once_it_hangs() {
+    for make in [Simulated::with_descriptors, Simulated::new] {
+        let mut both = make();
+        both.settle();
+        let (mut a, mut b) = (Scripted::new(1 << 20, 0, 64), Scripted::new(0, 1 << 20, 1 << 16));
+        let mut seen = std::collections::BTreeSet::new();
+        while !b.is_done() {
+            both.step(&mut a, &mut b).expect("connected");
+            seen.extend(both.owed()[0]);
+        }
+        assert!(seen.len() > 3, "it has changed with what was written: {seen:?}");
+        for _ in 0..PATIENCE {
+            if both.owed() == [None, None] {
+                break;
+            }
+            both.step(&mut a, &mut b).expect("connected");
+        }
+        assert_eq!(both.owed(), [None, None], "all is written");
+        both.hang();
+        let (mut a, mut b) = (Scripted::new(4 << 20, 0, 64), Scripted::new(0, 4 << 20, 1 << 16));
+        for _ in 0..50 {
+            both.step(&mut a, &mut b).expect("connected");
+        }
+        let owed = both.owed();
+        assert!(owed[0].is_some() && !b.is_done());
+        for _ in 0..50 {
+            both.step(&mut a, &mut b).expect("connected");
+            assert_eq!(both.owed(), owed);
+        }
+    }
+}
+
+/// A port that opens once it may: as a driver that answers late, or never.
+#[derive(Clone, Debug)]
+struct Late {
+    port: SimPort,
+    may_open: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Network for Late {
+    type Endpoint = SimEndpoint;
+
+    fn open(&self, source: Option<IpAddr>, writes: u32) -> Result<SimEndpoint, FabricError> {
+        let (may, changed) = &*self.may_open;
+        drop(changed.wait_while(may.lock().unwrap(), |may| !*may).unwrap());
+        self.port.open(source, writes)
+    }
+
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_answer_holds_up_nothing_but_its_connection() {
+    let may_open = Arc::new((Mutex::new(false), Condvar::new()));
+    let join = || {
+        let (network, ports) = SimNetwork::unopened();
+        let networks = ports.map(|port| Late { port, may_open: may_open.clone() });
+        OverTcp::<FabricLink<Late>>::joined(networks, Some(network))
+    };
+    let (given_up, mut both) = (join(), join());
+    let (mut a, mut b) = (Scripted::new(70_000, 5, 64), Scripted::new(5, 70_000, 1 << 16));
+    for _ in 0..20 {
+        assert!(!both.step(&mut a, &mut b).expect("connected"), "nothing is lost meanwhile");
+        assert!(!both.is_settled());
+    }
+    drop(given_up);
+    *may_open.0.lock().unwrap() = true;
+    may_open.1.notify_all();
+    assert!(both.settle().iter().all(Option::is_some), "it has answered");
+    carry(&mut both, &mut a, &mut b);
+    assert!(a.received_right() && b.received_right());
 }
 
 #[test]

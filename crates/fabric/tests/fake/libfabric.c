@@ -1,0 +1,536 @@
+/* A libfabric.so.1 for tests, whose provider `fake` joins endpoints of one process, and does what
+ * the environment says:
+ *
+ *   FAKE_FABRIC=nomem         registers no memory
+ *   FAKE_FABRIC=getinfo       never returns from fi_getinfo
+ *   FAKE_FABRIC=domain        never returns from fi_domain
+ *   FAKE_FABRIC_WRITES=n      takes further writes after the first n, and does nothing with them
+ *   FAKE_FABRIC_FAILS=n       reports an error of every n-th write
+ *
+ * Structures are those of crates/fabric/src/libfabric/ffi.rs. */
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define FI_REMOTE_WRITE (1u << 13)
+#define FI_REMOTE_CQ_DATA (1u << 17)
+#define FI_MR_VIRT_ADDR (1 << 4)
+#define FI_WAIT_FD 3
+#define FI_EAVAIL 259
+
+struct fid;
+
+struct fi_ops {
+	size_t size;
+	int (*close)(struct fid *);
+	int (*bind)(struct fid *, struct fid *, uint64_t);
+	int (*control)(struct fid *, int, void *);
+};
+
+struct fid {
+	size_t fclass;
+	void *context;
+	const struct fi_ops *ops;
+};
+
+struct fi_tx_attr {
+	uint64_t caps, mode, op_flags, msg_order, comp_order;
+	size_t inject_size, size, iov_limit, rma_iov_limit;
+	uint32_t tclass;
+};
+
+struct fi_rx_attr {
+	uint64_t caps, mode, op_flags, msg_order, comp_order;
+	size_t total_buffered_recv, size, iov_limit;
+};
+
+struct fi_ep_attr {
+	int type;
+	uint32_t protocol, protocol_version;
+	size_t max_msg_size, msg_prefix_size, max_order_raw, max_order_war, max_order_waw;
+	uint64_t mem_tag_format;
+	size_t tx_ctx_cnt, rx_ctx_cnt, auth_key_size;
+	uint8_t *auth_key;
+};
+
+struct fi_domain_attr {
+	void *domain;
+	char *name;
+	int threading, control_progress, data_progress, resource_mgmt, av_type, mr_mode;
+	size_t mr_key_size, cq_data_size;
+};
+
+struct fi_fabric_attr {
+	void *fabric;
+	char *name, *prov_name;
+	uint32_t prov_version, api_version;
+};
+
+struct fi_info {
+	struct fi_info *next;
+	uint64_t caps, mode;
+	uint32_t addr_format;
+	size_t src_addrlen, dest_addrlen;
+	void *src_addr, *dest_addr, *handle;
+	struct fi_tx_attr *tx_attr;
+	struct fi_rx_attr *rx_attr;
+	struct fi_ep_attr *ep_attr;
+	struct fi_domain_attr *domain_attr;
+	struct fi_fabric_attr *fabric_attr;
+	void *nic;
+};
+
+struct entry {
+	void *op_context;
+	uint64_t flags;
+	size_t len;
+	void *buf;
+	uint64_t data;
+};
+
+struct err_entry {
+	struct entry entry;
+	uint64_t tag;
+	size_t olen;
+	int err, prov_errno;
+	void *err_data;
+	size_t err_data_size;
+};
+
+struct rma_iov {
+	uint64_t addr;
+	size_t len;
+	uint64_t key;
+};
+
+struct msg_rma {
+	const struct iovec *iov;
+	void **desc;
+	size_t iov_count;
+	uint64_t addr;
+	const struct rma_iov *rma_iov;
+	size_t rma_iov_count;
+	void *context;
+	uint64_t data;
+};
+
+#define REGIONS 64
+#define ENTRIES 1024
+#define ENDPOINTS 4096
+
+struct mr {
+	struct fid fid;
+	void *mem_desc;
+	uint64_t key;
+	struct domain *domain;
+	uint64_t start, len, access;
+};
+
+struct cq {
+	struct fid fid;
+	const void *ops;
+	struct entry entries[ENTRIES];
+	size_t first, count;
+	int error;
+};
+
+struct domain {
+	struct fid fid;
+	const void *ops;
+	const void *mr;
+	struct mr *regions[REGIONS];
+};
+
+struct av {
+	struct fid fid;
+	const void *ops;
+};
+
+struct ep {
+	struct fid fid;
+	const void *ops, *cm, *msg, *rma;
+	struct domain *domain;
+	struct cq *cq;
+	uint64_t number;
+};
+
+struct fabric {
+	struct fid fid;
+	const void *ops;
+	uint32_t api_version;
+};
+
+enum { OTHER, A_CQ, AN_EP };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep *endpoints[ENDPOINTS];
+static uint64_t next_endpoint = 1;
+static long writes;
+
+static int is(const char *mode)
+{
+	const char *wanted = getenv("FAKE_FABRIC");
+	return wanted && !strcmp(wanted, mode);
+}
+
+static void hang_if(const char *mode)
+{
+	while (is(mode))
+		pause();
+}
+
+static int bind_nothing(struct fid *fid, struct fid *other, uint64_t flags)
+{
+	(void)fid, (void)other, (void)flags;
+	return 0;
+}
+
+static int control_nothing(struct fid *fid, int command, void *arg)
+{
+	(void)fid, (void)command, (void)arg;
+	return 0;
+}
+
+static int close_plain(struct fid *fid)
+{
+	free(fid);
+	return 0;
+}
+
+static const struct fi_ops plain = { sizeof plain, close_plain, bind_nothing, control_nothing };
+
+/* Regions of memory. */
+
+static int close_mr(struct fid *fid)
+{
+	struct mr *mr = (struct mr *)fid;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < REGIONS; i++)
+		if (mr->domain->regions[i] == mr)
+			mr->domain->regions[i] = NULL;
+	pthread_mutex_unlock(&lock);
+	free(mr);
+	return 0;
+}
+
+static const struct fi_ops mr_fid = { sizeof mr_fid, close_mr, bind_nothing, control_nothing };
+
+static int mr_reg(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset,
+		  uint64_t key, uint64_t flags, struct mr **out, void *context)
+{
+	struct domain *domain = (struct domain *)fid;
+	(void)offset, (void)flags, (void)context;
+	if (is("nomem"))
+		return -ENOMEM;
+	struct mr *mr = calloc(1, sizeof *mr);
+	*mr = (struct mr){ .fid.ops = &mr_fid, .key = key, .domain = domain,
+			   .start = (uintptr_t)buf, .len = len, .access = access };
+	int code = -ENOSPC;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < REGIONS && code; i++)
+		if (!domain->regions[i]) {
+			domain->regions[i] = mr;
+			code = 0;
+		}
+	pthread_mutex_unlock(&lock);
+	*out = mr;
+	return code;
+}
+
+static const struct {
+	size_t size;
+	void *reg;
+} mr_ops = { sizeof mr_ops, mr_reg };
+
+/* Completions. */
+
+static void push(struct cq *cq, struct entry entry)
+{
+	if (cq->count == ENTRIES)
+		abort();
+	cq->entries[(cq->first + cq->count++) % ENTRIES] = entry;
+}
+
+static ssize_t cq_read(struct cq *cq, struct entry *out, size_t count)
+{
+	size_t n = 0;
+	pthread_mutex_lock(&lock);
+	for (; n < count && cq->count; n++, cq->count--) {
+		out[n] = cq->entries[cq->first];
+		cq->first = (cq->first + 1) % ENTRIES;
+	}
+	ssize_t none = cq->error ? -FI_EAVAIL : -EAGAIN;
+	pthread_mutex_unlock(&lock);
+	return n ? (ssize_t)n : none;
+}
+
+static ssize_t cq_readerr(struct cq *cq, struct err_entry *out, uint64_t flags)
+{
+	(void)flags;
+	out->err = cq->error;
+	return 1;
+}
+
+static const struct {
+	size_t size;
+	void *read, *readfrom, *readerr;
+} cq_ops = { sizeof cq_ops, cq_read, NULL, cq_readerr };
+
+static int cq_open(struct domain *domain, const int *attr, struct cq **out, void *context)
+{
+	(void)domain, (void)context;
+	/* struct fi_cq_attr: size and flags (8 bytes each), format, wait_obj. */
+	if (attr[5] == FI_WAIT_FD)
+		return -ENOSYS;
+	struct cq *cq = calloc(1, sizeof *cq);
+	cq->fid = (struct fid){ A_CQ, NULL, &plain };
+	cq->ops = &cq_ops;
+	*out = cq;
+	return 0;
+}
+
+/* Addresses: the number of an endpoint. */
+
+static int av_insert(struct av *av, const void *name, size_t count, uint64_t *out, uint64_t flags,
+		     void *context)
+{
+	(void)av, (void)count, (void)flags, (void)context;
+	memcpy(out, name, sizeof *out);
+	return 1;
+}
+
+static const struct {
+	size_t size;
+	void *insert;
+} av_ops = { sizeof av_ops, av_insert };
+
+static int av_open(struct domain *domain, void *attr, struct av **out, void *context)
+{
+	(void)domain, (void)attr, (void)context;
+	struct av *av = calloc(1, sizeof *av);
+	av->fid.ops = &plain;
+	av->ops = &av_ops;
+	*out = av;
+	return 0;
+}
+
+/* Endpoints. */
+
+static void place(struct ep *ep, const struct msg_rma *msg)
+{
+	struct ep *peer = msg->addr < ENDPOINTS ? endpoints[msg->addr] : NULL;
+	const struct rma_iov *to = msg->rma_iov;
+	for (int i = 0; peer && i < REGIONS; i++) {
+		struct mr *mr = peer->domain->regions[i];
+		if (!mr || mr->key != to->key || !(mr->access & FI_REMOTE_WRITE))
+			continue;
+		if (to->addr < mr->start || to->len > mr->len
+		    || to->addr - mr->start > mr->len - to->len)
+			continue;
+		char *at = (char *)(uintptr_t)to->addr;
+		for (size_t n = 0; n < msg->iov_count; n++) {
+			memcpy(at, msg->iov[n].iov_base, msg->iov[n].iov_len);
+			at += msg->iov[n].iov_len;
+		}
+		push(peer->cq, (struct entry){ .flags = FI_REMOTE_CQ_DATA, .data = msg->data });
+		push(ep->cq, (struct entry){ .op_context = msg->context });
+		return;
+	}
+	ep->cq->error = EACCES;
+}
+
+static ssize_t writemsg(struct ep *ep, const struct msg_rma *msg, uint64_t flags)
+{
+	const char *most = getenv("FAKE_FABRIC_WRITES"), *fails = getenv("FAKE_FABRIC_FAILS");
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	writes++;
+	if (fails && writes % atol(fails) == 0)
+		ep->cq->error = EIO;
+	else if (!most || writes <= atol(most))
+		place(ep, msg);
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+static ssize_t writedata(struct ep *ep, const void *buf, size_t len, void *desc, uint64_t data,
+			 uint64_t dest, uint64_t addr, uint64_t key, void *context)
+{
+	struct iovec iov = { (void *)buf, len };
+	struct rma_iov to = { addr, len, key };
+	struct msg_rma msg = { &iov, &desc, 1, dest, &to, 1, context, data };
+	return writemsg(ep, &msg, 0);
+}
+
+static const struct {
+	size_t size;
+	void *read, *readv, *readmsg, *write, *writev, *writemsg, *inject, *writedata;
+} rma_ops = { sizeof rma_ops, NULL, NULL, NULL, NULL, NULL, writemsg, NULL, writedata };
+
+static int getname(struct fid *fid, void *name, size_t *len)
+{
+	struct ep *ep = (struct ep *)fid;
+	memcpy(name, &ep->number, sizeof ep->number);
+	*len = sizeof ep->number;
+	return 0;
+}
+
+static const struct {
+	size_t size;
+	void *setname, *getname;
+} cm_ops = { sizeof cm_ops, NULL, getname };
+
+static int ep_bind(struct fid *fid, struct fid *other, uint64_t flags)
+{
+	(void)flags;
+	if (other->fclass == A_CQ)
+		((struct ep *)fid)->cq = (struct cq *)other;
+	return 0;
+}
+
+static int ep_close(struct fid *fid)
+{
+	struct ep *ep = (struct ep *)fid;
+	pthread_mutex_lock(&lock);
+	endpoints[ep->number] = NULL;
+	pthread_mutex_unlock(&lock);
+	free(ep);
+	return 0;
+}
+
+static const struct fi_ops ep_fid = { sizeof ep_fid, ep_close, ep_bind, control_nothing };
+
+static int ep_open(struct domain *domain, struct fi_info *info, struct ep **out, void *context)
+{
+	(void)info, (void)context;
+	struct ep *ep = calloc(1, sizeof *ep);
+	ep->fid = (struct fid){ AN_EP, NULL, &ep_fid };
+	ep->cm = &cm_ops;
+	ep->rma = &rma_ops;
+	ep->domain = domain;
+	pthread_mutex_lock(&lock);
+	ep->number = next_endpoint++;
+	if (ep->number >= ENDPOINTS)
+		abort();
+	endpoints[ep->number] = ep;
+	pthread_mutex_unlock(&lock);
+	*out = ep;
+	return 0;
+}
+
+static const struct {
+	size_t size;
+	void *av_open, *cq_open, *endpoint;
+} domain_ops = { sizeof domain_ops, av_open, cq_open, ep_open };
+
+static int domain_open(struct fabric *fabric, struct fi_info *info, struct domain **out,
+		       void *context)
+{
+	(void)fabric, (void)info, (void)context;
+	hang_if("domain");
+	struct domain *domain = calloc(1, sizeof *domain);
+	domain->fid.ops = &plain;
+	domain->ops = &domain_ops;
+	domain->mr = &mr_ops;
+	*out = domain;
+	return 0;
+}
+
+static const struct {
+	size_t size;
+	void *domain, *passive_ep, *eq_open, *wait_open, *trywait;
+} fabric_ops = { sizeof fabric_ops, domain_open, NULL, NULL, NULL, NULL };
+
+/* What the library exports. */
+
+uint32_t fi_version(void)
+{
+#ifdef OLD
+	return 1 << 16 | 9;
+#else
+	return 1 << 16 | 20;
+#endif
+}
+
+const char *fi_strerror(int code)
+{
+	return strerror(code);
+}
+
+int fi_fabric(struct fi_fabric_attr *attr, struct fabric **out, void *context)
+{
+	(void)attr, (void)context;
+	struct fabric *fabric = calloc(1, sizeof *fabric);
+	fabric->fid.ops = &plain;
+	fabric->ops = &fabric_ops;
+	*out = fabric;
+	return 0;
+}
+
+static char *copy(const char *text)
+{
+	return text ? strdup(text) : NULL;
+}
+
+struct fi_info *fi_dupinfo(const struct fi_info *from)
+{
+	struct fi_info *info = calloc(1, sizeof *info);
+	info->tx_attr = calloc(1, sizeof *info->tx_attr);
+	info->rx_attr = calloc(1, sizeof *info->rx_attr);
+	info->ep_attr = calloc(1, sizeof *info->ep_attr);
+	info->domain_attr = calloc(1, sizeof *info->domain_attr);
+	info->fabric_attr = calloc(1, sizeof *info->fabric_attr);
+	if (from) {
+		info->caps = from->caps;
+		info->mode = from->mode;
+		info->addr_format = from->addr_format;
+		*info->ep_attr = *from->ep_attr;
+		*info->domain_attr = *from->domain_attr;
+		*info->fabric_attr = *from->fabric_attr;
+		info->domain_attr->name = copy(from->domain_attr->name);
+		info->fabric_attr->name = copy(from->fabric_attr->name);
+		info->fabric_attr->prov_name = copy(from->fabric_attr->prov_name);
+	}
+	return info;
+}
+
+void fi_freeinfo(struct fi_info *info)
+{
+	while (info) {
+		struct fi_info *next = info->next;
+		free(info->domain_attr->name);
+		free(info->fabric_attr->name);
+		free(info->fabric_attr->prov_name);
+		free(info->tx_attr);
+		free(info->rx_attr);
+		free(info->ep_attr);
+		free(info->domain_attr);
+		free(info->fabric_attr);
+		free(info);
+		info = next;
+	}
+}
+
+int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
+	       const struct fi_info *hints, struct fi_info **out)
+{
+	(void)version, (void)node, (void)service, (void)flags;
+	hang_if("getinfo");
+	struct fi_info *info = fi_dupinfo(hints);
+	free(info->domain_attr->name);
+	info->domain_attr->name = strdup("fake0");
+	info->fabric_attr->name = strdup("fake");
+	info->fabric_attr->prov_name = strdup("fake");
+	info->domain_attr->mr_mode = FI_MR_VIRT_ADDR;
+	info->domain_attr->mr_key_size = 8;
+	info->ep_attr->max_msg_size = 1 << 20;
+	info->ep_attr->protocol = 77;
+	info->ep_attr->protocol_version = 1;
+	*out = info;
+	return 0;
+}
