@@ -48,7 +48,7 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml lab/pyproject.toml \
 DEVELOP := VIRTUAL_ENV=$(abspath $(VENV)) $(abspath $(BIN))/maturin develop --quiet --uv --release --locked
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check jax-old-check clouds-check kubernetes-check bench chaos docs site site-links server fmt check lock ci clean
+.PHONY: help setup demo test test-rust test-python kubernetes-tools workflow-tools libfabric sim mutants sanitize fuzz wheel server-wheel dist wheel-check matrix release images ray-check tensorflow-check mxnet-check jax-old-check clouds-check kubernetes-check bench chaos docs site site-links server fmt check lock ci clean
 
 help: ## List these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -92,6 +92,10 @@ kubernetes-tools: setup ## Fetch Helm and the schemas that the tests of deploy/ 
 workflow-tools: ## Fetch the linter of .github/workflows, once; its test is skipped without.
 	@test -x $(TOOLS)/bin/actionlint || GOBIN=$(TOOLS)/bin go install $(ACTIONLINT) \
 		|| echo "MISSING actionlint: \`go\` cannot install it; its test will be skipped" >&2
+
+libfabric: ## Install libfabric (Debian, Ubuntu), which tests of placed writes are skipped without.
+	sudo=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$sudo apt-get update && $$sudo apt-get install --yes libfabric1
 
 sim: ## Simulate faults: SEED=n replays one seed, SEEDS=n tries that many.
 	$(if $(SEED),SUMPTER_SIM_SEED=$(SEED)) $(if $(SEEDS),SUMPTER_SIM_SEEDS=$(SEEDS)) \

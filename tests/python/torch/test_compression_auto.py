@@ -30,7 +30,7 @@ def test_over_slow_links_tensors_are_encoded_and_the_status_says_so(
     job.start("compressed_by_auto.py", "encoded").finish()
     (large,) = choices_of(job)
     assert (large.codec, large.tensors, large.bytes) == ("int8", 1, 200_000)
-    assert large.example.endswith("of 50000") and "times as fast" in large.reason
+    assert large.example.endswith("of 50000:sum") and "times as fast" in large.reason
     assert large.line.startswith("compression auto, 1 tensor of 195.3 KiB: int8: ")
     assert large.line in job.output(0)
     assert "compression auto" not in job.output(1)

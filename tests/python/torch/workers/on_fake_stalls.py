@@ -17,12 +17,12 @@ if __name__ == "__main__":
     hvd.init()
     hvd.allreduce_(on_fake(torch.ones(3)), op=hvd.Sum, name="late")
     declared = membership.current().rounds()
-    (shards,) = [tensor.shards for tensor in declared if tensor.name == "allreduce.late"]
+    (shards,) = [tensor.shards for tensor in declared if tensor.name == "allreduce.late:sum"]
     assert shards is not None
     (holder,) = [rank for rank, _, size in shards if size]
     if holder == RANK:
         (FOLDER / "over").open("rb").read()
     else:
-        with raises(hvd.PeerLostError, f"waiting for rank {holder} (host", "'allreduce.late'"):
+        with raises(hvd.PeerLostError, f"waiting for rank {holder} (host", "'allreduce.late:sum'"):
             hvd.allreduce_(on_fake(torch.ones(3)), op=hvd.Sum, name="late")
         announce("over")
