@@ -107,7 +107,7 @@ def check_ranks_out_of_data() -> None:
     state = sumpter.compression_state
 
     def left() -> np.ndarray:
-        (entry,) = [kept for name, kept in state().items() if name.endswith(".uneven")]
+        (entry,) = [kept for name, kept in state().items() if name.endswith(".uneven:sum")]
         residual = entry["residual"]
         return np.zeros(COUNT, np.float32) if residual is None else residual
 
