@@ -16,9 +16,9 @@ from sumpter_lab.scaffold.network.site import Place, free_ports
 
 # A loaded machine may take a minute to import torch four times.
 START_TIMEOUT_S = 300
-# How long a server may take to drain, and how it ends then: the last if it had hardly started.
+# How long a server may take to drain, and how it ends then.
 DRAIN_LIMIT_S = 60.0
-DRAINED = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+DRAINED = (0, 128 + signal.SIGTERM)
 
 _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
 
@@ -120,7 +120,9 @@ class TrainingJob:
                     )
                     self.kill_server(slot)
                 continue
-            if process not in self.draining or process.code not in DRAINED:
+            # One that has said nothing had hardly started, and may end in any way.
+            died = process.code not in DRAINED and bool(process.output())
+            if process not in self.draining or died:
                 how = "after SIGTERM" if process in self.draining else "unasked"
                 said = first_error(process.output()) or "no error in its log"
                 self.problems.append(
