@@ -44,6 +44,7 @@ FABRIC = Finder(
     r"([1-9]\d*) failed",
     cargo("sumpter-fabric", "--test", "stream"),
 )
+FAKED = Finder(FABRIC.folder, FABRIC.failure, cargo("sumpter-fabric", "--test", "faked"))
 SIMULATED_FABRIC = Finder(FABRIC.folder, SIMULATION.failure, SIMULATION.command)
 PLACED = Finder(
     Path("crates/transport/src"),
@@ -737,8 +738,8 @@ MUTANTS = [
         "a wake-up that overtakes its write is forgotten",
         "nothing that has arrived waits for another event",
         "fabric.rs",
-        "!stream.is_open() || !stream.is_flushed() || stream.is_behind(*announced)",
-        "{ let _ = announced; !stream.is_open() }",
+        "!stream.is_open() || !stream.is_flushed() || self.is_behind()",
+        "!stream.is_open()",
         PLACED,
     ),
     Mutant(
@@ -750,6 +751,30 @@ MUTANTS = [
         SIMULATED_FABRIC,
     ),
     Mutant(
+        "a peer with a descriptor is never told how much was written",
+        "6: every operation ends",
+        "fabric.rs",
+        "self.event_fd.is_none() || asked);",
+        "self.event_fd.is_none() || asked && false);",
+        PLACED,
+    ),
+    Mutant(
+        "a write that is lost without an error is not missed",
+        "6: every operation ends",
+        "stream.rs",
+        "if ahead < 128 { ahead.into() } else { 0 }",
+        "if ahead < 1 { ahead.into() } else { 0 }",
+        SIMULATED_FABRIC,
+    ),
+    Mutant(
+        "a library that is loaded keeps the signals that it has taken",
+        "4: servers join and leave",
+        "libfabric/signals.rs",
+        "new.sa_sigaction != old.sa_sigaction",
+        "false && new.sa_sigaction != old.sa_sigaction",
+        FAKED,
+    ),
+    Mutant(
         "bytes between ranks of one machine go through the network",
         "bytes over loopback = 0",
         "mod.rs",
@@ -759,7 +784,7 @@ MUTANTS = [
     ),
     Mutant(
         "a network that hangs is waited for without end",
-        "9: nothing waits for ever",
+        "6: every operation ends",
         "socket.rs",
         "                    true => Verdict::Hangs,",
         "                    true => Verdict::Ask,",

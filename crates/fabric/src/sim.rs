@@ -137,6 +137,23 @@ impl SimNetwork {
         });
     }
 
+    /// One of the writes under way from an end completes, as `choice` says which, and is never
+    /// placed: as no network may that keeps its promises. False if there is none.
+    pub fn lose(&self, side: usize, choice: usize) -> bool {
+        let mut state = self.state();
+        let on_its_way = |one: &UnderWay| one.from == side && !one.placed;
+        let count = state.under_way.iter().filter(|one| on_its_way(one)).count();
+        if count == 0 {
+            return false;
+        }
+        let mut lost = (0..state.under_way.len()).filter(|i| on_its_way(&state.under_way[*i]));
+        let index = lost.nth(choice % count).expect("just counted");
+        state.under_way[index].placed = true;
+        state.step(index);
+        state.ends[side].signal();
+        true
+    }
+
     /// An end may register only so many bytes more, as with `ulimit -l`.
     pub fn limit_memory(&self, side: usize, bytes: usize) {
         self.state().ends[side].lockable = Some(bytes);

@@ -66,7 +66,7 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// How many slots there may be: few enough for [`is_behind`](FabricStream::is_behind).
+    /// How many slots there may be: few enough for [`lacks`](FabricStream::lacks).
     pub const SLOTS: RangeInclusive<u32> = 4..=64;
     /// How long they may be.
     pub const SLOT_BYTES: RangeInclusive<u32> = PAGE_BYTES as u32..=1 << LENGTH_BITS;
@@ -308,11 +308,12 @@ impl<F: PlacedWrites> FabricStream<F> {
         self.fabric.counts().writes as u8
     }
 
-    /// Whether writes have not arrived of which the peer has posted so many, modulo 256.
+    /// How many of the peer's writes have not arrived once it has posted so many, modulo 256.
     #[must_use]
-    pub fn is_behind(&self, posted: u8) -> bool {
+    pub fn lacks(&self, posted: u8) -> u64 {
         // No more than one for each slot and one other are under way.
-        (1..128).contains(&posted.wrapping_sub(self.arrived as u8))
+        let ahead = posted.wrapping_sub(self.arrived as u8);
+        if ahead < 128 { ahead.into() } else { 0 }
     }
 
     /// Writes of the peer's that have arrived.

@@ -4,6 +4,7 @@
 mod fake;
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use fake::{Release, run_beside};
@@ -81,6 +82,32 @@ fn silent_alone() {
     assert!(error.to_string().contains("has not said in 10 s which networks there are"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(60));
     assert_eq!(version().as_deref(), Ok("1.20"), "that takes no driver");
+}
+
+#[test]
+fn signals_stay_with_the_program_though_a_library_takes_them() {
+    run_beside(Release::New, &[("FAKE_FABRIC", "signals")], "signals_alone");
+}
+
+#[test]
+#[ignore = "needs another library: signals_stay_with_the_program_though_a_library_takes_them"]
+fn signals_alone() {
+    static SEEN: AtomicI32 = AtomicI32::new(0);
+    extern "C" fn ours(signal: libc::c_int) {
+        SEEN.store(signal, Ordering::Relaxed);
+    }
+    let ours: extern "C" fn(libc::c_int) = ours;
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: the handler stores a number and does nothing else.
+        unsafe { libc::signal(signal, ours as libc::sighandler_t) };
+    }
+    let found = providers(&Choice::default()).expect("a provider");
+    assert_eq!(found[0].name, "fake");
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: a handler of ours is installed, unless the library's ends this process.
+        unsafe { libc::raise(signal) };
+        assert_eq!(SEEN.load(Ordering::Relaxed), signal);
+    }
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub struct FabricLink<N: Network = Choice> {
     news: bool,
     /// The next wait for events returns at once because of that.
     woken: bool,
+    /// The peer is to be told how much was written even if an event has told it so.
+    asked: bool,
     /// The peer's end of the TCP connection is closed.
     ended: bool,
     /// The network does nothing any more.
@@ -90,8 +92,8 @@ struct Placed<E> {
     armed: u8,
     /// Writes of which the peer was told.
     told: u8,
-    /// Writes of which the peer has told.
-    announced: u8,
+    /// So many writes of the peer's are to arrive, as far as it has told.
+    announced: u64,
 }
 
 impl<E> Drop for Placed<E> {
@@ -121,6 +123,7 @@ impl<N: Network> FabricLink<N> {
             stage: Stage::Tcp,
             news: false,
             woken: false,
+            asked: false,
             ended: false,
             hangs: false,
             fallback: None,
@@ -236,7 +239,7 @@ impl<N: Network> FabricLink<N> {
                 reads += 1;
                 match self.tcp.recv(&mut [IoSliceMut::new(&mut rings)]) {
                     Ok(0) => break,
-                    Ok(n) => placed.announced = rings[n - 1],
+                    Ok(n) => placed.take_ring(rings[n - 1]),
                     Err(LinkError::Closed) => self.ended = true,
                     Err(error) => return Err(error),
                 }
@@ -258,7 +261,7 @@ impl<N: Network> FabricLink<N> {
     /// Sees to it that this is called again when no event would say that it must be.
     fn look_again(&mut self) -> Result<(), LinkError> {
         let Stage::Placed(placed) = &mut self.stage else { return Ok(()) };
-        placed.ring(&mut self.tcp)?;
+        placed.ring(&mut self.tcp, self.asked)?;
         let silent = match placed.event_fd {
             // A network may take in what has arrived while it posts a write, and the descriptor
             // then says nothing of it.
@@ -327,12 +330,27 @@ impl<E> Placed<E> {
 impl<E: PlacedWrites> Placed<E> {
     /// See [`Link::owed`].
     fn owed(&self) -> Option<u64> {
-        let arrivals = || {
-            let owes = self.event_fd.is_none() && self.stream.is_behind(self.announced);
-            // Far from the numbers of writes.
-            owes.then(|| !self.stream.arrived())
-        };
-        self.stream.owed().or_else(arrivals)
+        let written = self.stream.owed();
+        // Far from the numbers of writes, and from each other.
+        let arrivals = || self.is_behind().then(|| !self.stream.arrived());
+        let news = || self.is_unannounced().then(|| 1 << 62 | self.stream.counts().writes);
+        written.or_else(arrivals).or_else(news)
+    }
+
+    /// Whether writes have not arrived of which the peer has told.
+    fn is_behind(&self) -> bool {
+        self.stream.arrived() < self.announced
+    }
+
+    /// Whether the peer was not told of all that was posted: then it cannot know of a write that
+    /// has completed here and has not arrived there.
+    fn is_unannounced(&self) -> bool {
+        self.stream.is_open() && self.stream.posted() != self.told
+    }
+
+    /// The peer tells how many writes it has posted.
+    fn take_ring(&mut self, posted: u8) {
+        self.announced = self.stream.arrived() + self.stream.lacks(posted);
     }
 
     /// Prepares to wait; false if there is more to poll.
@@ -346,14 +364,16 @@ impl<E: PlacedWrites> Placed<E> {
 
     /// Whether there is something that only polling brings on.
     fn has_under_way(&self) -> bool {
-        let Placed { stream, announced, .. } = self;
-        !stream.is_open() || !stream.is_flushed() || stream.is_behind(*announced)
+        let stream = &self.stream;
+        !stream.is_open() || !stream.is_flushed() || self.is_behind()
     }
 
-    /// Tells a peer that has no descriptor to wait for how much was written. This may overtake it.
-    fn ring(&mut self, tcp: &mut TcpLink) -> Result<(), LinkError> {
-        let posted = self.stream.posted();
-        if self.event_fd.is_none() && posted != self.told && tcp.can_send()? {
+    /// Tells the peer how much was written: at once where it has no descriptor to wait for, else
+    /// when this end is `asked` because nothing has happened for long. This may overtake the
+    /// writes.
+    fn ring(&mut self, tcp: &mut TcpLink, asked: bool) -> Result<(), LinkError> {
+        let (posted, is_due) = (self.stream.posted(), self.event_fd.is_none() || asked);
+        if is_due && posted != self.told && tcp.can_send()? {
             // A byte that does not fit is sent by a later call.
             if tcp.send(&[IoSlice::new(&[posted])])? == 1 {
                 self.told = posted;
@@ -367,6 +387,8 @@ impl<N: Network> Link for FabricLink<N> {
     fn ready(&mut self, readiness: Readiness) {
         self.tcp.ready(readiness);
         (self.news, self.woken) = (true, false);
+        // Not an event: somebody wonders why there is none.
+        self.asked = readiness == Readiness::default();
     }
 
     fn check_connected(&self) -> io::Result<()> {

@@ -36,6 +36,8 @@ struct Placed {
     turn: u64,
     /// It does nothing any more.
     hangs: bool,
+    /// A write has completed that is never placed.
+    loses: bool,
 }
 
 /// The smallest rings, to be full soon.
@@ -54,7 +56,7 @@ impl Placed {
         let (of_a, of_b) = (a.offer(), b.offer());
         a.join(&of_b).expect("equal rings");
         b.join(&of_a).expect("equal rings");
-        Ok(Placed { network, ends: [a, b], turn: seed, hangs: false })
+        Ok(Placed { network, ends: [a, b], turn: seed, hangs: false, loses: false })
     }
 
     /// Lets some of what is under way happen, and returns an end that has taken note of it, with
@@ -147,17 +149,30 @@ impl SimLink {
         true
     }
 
-    /// Whether the network does nothing any more.
-    #[must_use]
-    pub fn hangs(&self) -> bool {
-        self.placed.as_ref().is_some_and(|placed| placed.hangs)
+    /// A write of an end's completes and is never placed, without an error; false if none is under
+    /// way.
+    pub fn lose(&mut self, side: Side, choice: usize) -> bool {
+        let Some(placed) = &mut self.placed else { return false };
+        let is_lost = placed.network.lose(side as usize, choice);
+        placed.loses |= is_lost;
+        is_lost
     }
 
-    /// While an end's network owes something, a number that changes with all that it does: see
-    /// [`Link::owed`](sumpter_endpoint::Link::owed).
+    /// Whether the network does nothing any more, or has lost a write.
     #[must_use]
-    pub fn owed(&self, side: Side) -> Option<u64> {
-        self.placed.as_ref().and_then(|placed| placed.ends[side as usize].owed())
+    pub fn is_stuck(&self) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.hangs || placed.loses)
+    }
+
+    /// Whether an end's network owes something, as far as [`Link::owed`] would say: once nothing
+    /// happens each end tells the other how many writes it has posted.
+    ///
+    /// [`Link::owed`]: sumpter_endpoint::Link::owed
+    #[must_use]
+    pub fn owes(&self, side: Side) -> bool {
+        let Some(placed) = &self.placed else { return false };
+        let (end, other) = (&placed.ends[side as usize], &placed.ends[1 - side as usize]);
+        end.owed().is_some() || end.lacks(other.posted()) > 0
     }
 
     /// Takes up to `limit` bytes from an end that has something to send.

@@ -69,10 +69,17 @@ def test_a_run_outlives_its_coordinator(make_job: Callable[..., Job]) -> None:
 
 
 @pytest.mark.parametrize("fabric", needs.FABRICS)
-def test_killed_servers_change_no_result(make_job: Callable[..., Job], fabric: str) -> None:
-    job = make_job(3, 2, **needs.fabric(fabric))
-    job.start("servers_die.py", *(str(job.server_pid(index)) for index in range(2))).finish()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_drained_servers_change_no_result(
+    make_job: Callable[..., Job], number: signal.Signals, fabric: str
+) -> None:
+    settings = {**needs.fabric(fabric), "log": "info"}
+    job = make_job(3, 2, **settings)
+    pids = (str(job.server_pid(index)) for index in range(2))
+    job.start("servers_die.py", number.name, *pids).finish()
     assert ("bytes are placed" in job.output(0)) == (fabric == "libfabric")
+    how = [text in job.output(0) for text in ("was lost: connection closed", "is drained")]
+    assert how == [number is signal.SIGKILL, number is signal.SIGINT], job.report("another end")
 
 
 def test_a_missing_rank_is_named(make_job: Callable[..., Job]) -> None:

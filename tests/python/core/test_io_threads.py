@@ -30,7 +30,8 @@ def test_results_have_the_bytes_of_one_loop(
 @pytest.mark.parametrize("loops", [2, 3])
 def test_killed_servers_change_no_result(make_job: Callable[..., Job], loops: int) -> None:
     job = make_job(3, 2, io_threads=loops)
-    job.start("servers_die.py", *(str(job.server_pid(index)) for index in range(2))).finish()
+    pids = (str(job.server_pid(index)) for index in range(2))
+    job.start("servers_die.py", "SIGKILL", *pids).finish()
 
 
 def test_device_groups_lose_a_server_amid_rounds(make_job: Callable[..., Job]) -> None:

@@ -73,7 +73,7 @@ def test_wide_uplinks_need_no_hubs_and_the_status_says_what_is_so(
 def test_servers_die_while_racks_sum(make_job: Callable[..., Job]) -> None:
     job = make_job(len(MACHINES), 2)
     pids = [str(job.server_pid(index)) for index in range(2)]
-    start(job, "servers_die.py", *pids).finish()
+    start(job, "servers_die.py", "SIGKILL", *pids).finish()
     assert SUMMED_THERE in job.output(0)
 
 
@@ -90,7 +90,7 @@ def test_servers_sum_for_their_racks(make_job: Callable[..., Job]) -> None:
 def test_servers_die_that_sum_for_their_racks(make_job: Callable[..., Job]) -> None:
     job = make_job(len(MACHINES), 2, of_servers=SERVERS)
     pids = [str(job.server_pid(index)) for index in range(2)]
-    start(job, "servers_die.py", *pids, trunk_gbps=1).finish()
+    start(job, "servers_die.py", "SIGKILL", *pids, trunk_gbps=1).finish()
     assert "2 servers" in job.output(0)
 
 

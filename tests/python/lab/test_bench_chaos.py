@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from sumpter.cli import main
 from sumpter_lab.chaos import connections, faults, outcome, run
 from sumpter_lab.chaos.faults import EMULATED, LOCAL, Kind
 from sumpter_lab.chaos.inject import Injected
+from sumpter_lab.chaos.job import TrainingJob
 from sumpter_lab.chaos.outcome import Run, Trained
 from sumpter_lab.chaos.watch import Round, Rounds, parse_round
 from sumpter_lab.scaffold.jobs.processes import Process, first_error
@@ -142,6 +145,31 @@ def test_a_run_that_lost_bytes_or_broke_does_not_pass(capsys: pytest.CaptureFixt
     for text in ("kill of server-cpu-1", "server 1 died", "worker-0: exit code 1"):
         assert text in said
     assert "equal to those" not in said
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended."""
+
+    name: str
+    code: int
+    said: str
+
+    def output(self) -> str:
+        return self.said
+
+
+@pytest.mark.parametrize("said", ["ValueError: no", ""])
+@pytest.mark.parametrize("code", [0, 143, 1, -signal.SIGSEGV])
+def test_a_drained_server_must_leave_in_good_order(code: int, said: str) -> None:
+    server = Ended("server-cpu-1", code, said)
+    told = SimpleNamespace(
+        servers={0: server}, draining={server: 0.0}, stopped=set(), gone=[], problems=[]
+    )
+    TrainingJob.look(told)  # type: ignore[arg-type]
+    assert not told.servers and told.gone == [server]
+    died = [f"server-cpu-1 ended after SIGTERM with exit code {code}: ValueError: no"]
+    assert told.problems == ([] if code in (0, 143) or not said else died)
 
 
 # --- processes ---

@@ -43,10 +43,12 @@ def test_a_killed_worker_is_replaced_and_the_result_is_that_of_one_process(
     assert ("bytes are placed" in job.output(0)) == (fabric == "libfabric")
 
 
+@pytest.mark.parametrize("fabric", needs.FABRICS)
 def test_what_a_codec_has_left_out_is_taken_along_when_a_worker_joins(
-    make_job: Callable[..., Job],
+    make_job: Callable[..., Job], fabric: str
 ) -> None:
-    settings = {"compression_min_bytes": 1024, "partition_bytes": "16KiB"}
+    own = {"compression_min_bytes": 1024, "partition_bytes": "16KiB"}
+    settings = {**own, **needs.fabric(fabric), "log": "info"}
     job = make_job(2, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S, **settings)
     job.make_pipe("alone")
     job.start("elastic_compression.py")
@@ -56,16 +58,22 @@ def test_what_a_codec_has_left_out_is_taken_along_when_a_worker_joins(
     job.start_rank(2, "elastic_compression.py", "newcomer", **place)
     job.finish()
     assert job.exit_code(2) == 0, job.report("the newcomer failed")
+    assert "was lost" not in job.output(0), job.report("a rank was taken for dead")
+    assert ("bytes are placed" in job.output(2)) == (fabric == "libfabric")
 
 
+@pytest.mark.parametrize("fabric", needs.FABRICS)
 def test_what_a_codec_has_left_out_stays_in_the_job_when_a_worker_leaves_in_good_order(
-    make_job: Callable[..., Job],
+    make_job: Callable[..., Job], fabric: str
 ) -> None:
-    settings = {"compression_min_bytes": 1024, "partition_bytes": "16KiB"}
+    own = {"compression_min_bytes": 1024, "partition_bytes": "16KiB"}
+    settings = {**own, **needs.fabric(fabric), "log": "info"}
     job = make_job(3, 1, repeated=True, min_workers=2, start_timeout_s=HANG_S, **settings)
     job.start("elastic_leaves.py")
     assert job.exit_code(0) == 143, job.report("the worker did not leave")
     assert job.exit_code(1) == job.exit_code(2) == 0, job.report("those that stayed failed")
+    assert "was lost" not in job.output(1), job.report("it was taken for dead")
+    assert ("bytes are placed" in job.output(1)) == (fabric == "libfabric")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 //! How connections of a simulated cluster end: cut, with an end that dies while bytes are under
-//! way, by an error of a network in which bytes are placed, or by one that hangs.
+//! way, by an error of a network in which bytes are placed, by one that hangs, or by one that loses
+//! a write and says nothing.
 
 use super::*;
 
@@ -10,16 +11,17 @@ impl World {
             return false;
         }
         let Some(wire) = self.wires.get_mut(&key).and_then(Option::as_mut) else { return false };
-        if wire.is_closed || wire.link.hangs() {
+        if wire.is_closed || wire.link.is_stuck() {
             return false;
         }
         let side = if self.rng.bool() { Side::A } else { Side::B };
         self.cuts_left -= 1;
         self.report.cuts += 1;
-        match self.rng.u32(0..8) {
+        match self.rng.u32(0..10) {
             0 | 1 => self.die(key, side),
             2 | 3 if wire.link.fail(side, self.rng.bool()) => self.report.failures += 1,
             4 | 5 if wire.link.hang() => self.report.hangs += 1,
+            6 | 7 if wire.link.lose(side, self.rng.usize(..)) => self.report.losses += 1,
             _ => self.report.half_open += u64::from(self.sever(key)),
         }
         true

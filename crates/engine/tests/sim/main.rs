@@ -2,8 +2,8 @@
 //! bytes in pieces, late, and break.
 //!
 //! A quarter of the connections places bytes in registered memory (`crates/fabric`): its writes are
-//! placed in any order, its network fails, hangs or cannot register the memory, and ends die with
-//! writes under way of which some are lost.
+//! placed in any order, its network fails, hangs, loses a write or cannot register the memory, and
+//! ends die with writes under way of which some are lost.
 //!
 //! With checksums on, bits are flipped on their way; that may cost the connection, no more.
 //!
@@ -115,6 +115,7 @@ fn every_contribution_counts_once_and_all_workers_get_the_same_bytes() {
         assert!(total.cuts > 1000 && total.half_open > 100 && total.duplicates > 100, "{total}");
         assert!(total.cut_short > 500 && total.placed > 1000, "{total}");
         assert!(total.failures > 50 && total.hangs > 50 && total.unregistered > 100, "{total}");
+        assert!(total.losses > 50, "{total}");
         assert!(total.subtotals > 1000 && total.one_way > 100, "{total}");
         assert!(total.served > 1000 && total.served_one_way > 10, "{total}");
         assert!(total.epochs > 1000 && total.nested > 100 && total.kills > 500, "{total}");

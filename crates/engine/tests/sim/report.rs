@@ -12,11 +12,12 @@ pub struct Report {
     /// Connections of which an end died with bytes under way.
     pub cut_short: u64,
     /// Connections that placed bytes, that could not register the memory for that, whose network
-    /// failed, and whose network hung.
+    /// failed, whose network hung, and whose network lost a write.
     pub placed: u64,
     pub unregistered: u64,
     pub failures: u64,
     pub hangs: u64,
+    pub losses: u64,
     pub duplicates: u64,
     /// Chunks that were passed on for a machine or a rack.
     pub subtotals: u64,
@@ -77,6 +78,7 @@ impl Report {
         self.unregistered += other.unregistered;
         self.failures += other.failures;
         self.hangs += other.hangs;
+        self.losses += other.losses;
         self.duplicates += other.duplicates;
         self.subtotals += other.subtotals;
         self.shards += other.shards;
@@ -117,15 +119,14 @@ impl fmt::Display for Report {
              passed on, {} partitions of racks, and {} partitions without a result; {} helpers \
              passed on {} subtotals, and {} partitions without a result; faults injected: {} \
              connections cut ({} of them half-open, {} with bytes under way of an end that died); \
-             {} connections placed bytes, {} could not register memory, the network of {} failed \
-             and of {} hung; {} \
-             chunks received again; {} changes of epoch \
+             {} connections placed bytes, {} could not register memory, the network of {} failed, \
+             of {} hung, and of {} lost a write; {} chunks received again; {} changes of epoch \
              ({} of them within another, {} to other sizes), {} helpers and {} workers killed, {} \
              stretches of interrupted rounds passed on and {} summed again; {} bits flipped, {} \
              damaged frames noticed; {} ranges supplied late; {} rounds that changed a variable, \
-             and {} of its parts put into lanes; {} results of encoded rounds; \
-             {} rounds of one worker alone, {} of them \
-             replayed; {} decisions after the norm was known, {} of them to skip the round; {} \
+             and {} of its parts put into lanes; {} results of encoded rounds; {} rounds of one \
+             worker alone, {} of them replayed; {} decisions after the norm was known, {} of them \
+             to skip the round; {} \
              stretches of variables with a new mirror, {} variables lost with both mirrors; {} \
              tensors that failed",
             self.operations,
@@ -145,6 +146,7 @@ impl fmt::Display for Report {
             self.unregistered,
             self.failures,
             self.hangs,
+            self.losses,
             self.duplicates,
             self.epochs,
             self.nested,

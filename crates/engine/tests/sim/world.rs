@@ -491,8 +491,8 @@ impl World {
             return true;
         };
         // Nothing else is seen of it than that it owes something.
-        let is_seen = [Side::A, Side::B].into_iter().any(|side| wire.link.owed(side).is_some());
-        if wire.link.hangs() && is_seen && self.rng.u32(0..STEPS_OF_A_HANG) == 0 {
+        let is_seen = [Side::A, Side::B].into_iter().any(|side| wire.link.owes(side));
+        if wire.link.is_stuck() && is_seen && self.rng.u32(0..STEPS_OF_A_HANG) == 0 {
             self.sever(key);
             return true;
         }

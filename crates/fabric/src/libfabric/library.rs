@@ -3,12 +3,13 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::IpAddr;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::mpsc::channel;
+use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use super::ffi;
+use super::signals::keep_handlers;
 use crate::contract::FabricError;
 
 /// Its name since 2014; the functions in it have versions of their own.
@@ -106,7 +107,8 @@ impl Library {
         }
         // SAFETY: the name is a string of C; loading runs the library's constructors, which look
         // for providers.
-        let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let open = || unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = keep_handlers(open);
         if handle.is_null() {
             // SAFETY: dlopen has just failed, so there is a message.
             let reason = unsafe { text(libc::dlerror()) };
@@ -241,10 +243,17 @@ impl Library {
         let flags = if node.is_some() { ffi::FI_SOURCE | ffi::FI_NUMERICHOST } else { 0 };
         let node = node.as_ref().map_or(ptr::null(), |node| node.as_ptr());
         let mut list = ptr::null_mut();
-        // SAFETY: strings of C or null, hints from fi_dupinfo, and a place for the answer.
-        let code = unsafe {
-            (self.getinfo)(ffi::API_VERSION, node, ptr::null(), flags, hints, &raw mut list)
+        let mut get = || {
+            // SAFETY: strings of C or null, hints from fi_dupinfo, and a place for the answer.
+            unsafe {
+                (self.getinfo)(ffi::API_VERSION, node, ptr::null(), flags, hints, &raw mut list)
+            }
         };
+        // The first call loads what providers have libraries of their own.
+        static FIRST: Once = Once::new();
+        let mut code = None;
+        FIRST.call_once(|| code = Some(keep_handlers(&mut get)));
+        let code = code.unwrap_or_else(get);
         // SAFETY: made by fi_dupinfo.
         unsafe { (self.freeinfo)(hints) };
         if code != 0 || list.is_null() {

@@ -4,6 +4,7 @@ mod ablation;
 mod endpoint;
 mod ffi;
 mod library;
+mod signals;
 
 pub use ablation::{Ablated, AblatedEndpoint, LeftOut};
 pub use endpoint::LibfabricEndpoint;

@@ -4,16 +4,21 @@
  *   FAKE_FABRIC=nomem         registers no memory
  *   FAKE_FABRIC=getinfo       never returns from fi_getinfo
  *   FAKE_FABRIC=domain        never returns from fi_domain
+ *   FAKE_FABRIC=signals       takes SIGTERM when it is loaded, and SIGINT when it is asked first
  *   FAKE_FABRIC_WRITES=n      takes further writes after the first n, and does nothing with them
  *   FAKE_FABRIC_FAILS=n       reports an error of every n-th write
+ *   FAKE_FABRIC_LOSES=n       completes the n-th write without placing it
+ *   FAKE_FABRIC_WAIT=fd       gives completion queues a descriptor to wait for
  *
  * Structures are those of crates/fabric/src/libfabric/ffi.rs. */
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -21,6 +26,7 @@
 #define FI_REMOTE_CQ_DATA (1u << 17)
 #define FI_MR_VIRT_ADDR (1 << 4)
 #define FI_WAIT_FD 3
+#define FI_GETWAIT 5
 #define FI_EAVAIL 259
 
 struct fid;
@@ -137,6 +143,8 @@ struct cq {
 	struct entry entries[ENTRIES];
 	size_t first, count;
 	int error;
+	/* Readable when there is something to read; -1 if it has none. */
+	int fd;
 };
 
 struct domain {
@@ -182,6 +190,18 @@ static void hang_if(const char *mode)
 {
 	while (is(mode))
 		pause();
+}
+
+static void end(int number)
+{
+	(void)number;
+	_exit(1);
+}
+
+__attribute__((constructor)) static void loaded(void)
+{
+	if (is("signals"))
+		signal(SIGTERM, end);
 }
 
 static int bind_nothing(struct fid *fid, struct fid *other, uint64_t flags)
@@ -249,11 +269,24 @@ static const struct {
 
 /* Completions. */
 
+static void signal_cq(struct cq *cq)
+{
+	if (cq->fd >= 0)
+		eventfd_write(cq->fd, 1);
+}
+
 static void push(struct cq *cq, struct entry entry)
 {
 	if (cq->count == ENTRIES)
 		abort();
 	cq->entries[(cq->first + cq->count++) % ENTRIES] = entry;
+	signal_cq(cq);
+}
+
+static void fail(struct cq *cq, int error)
+{
+	cq->error = error;
+	signal_cq(cq);
 }
 
 static ssize_t cq_read(struct cq *cq, struct entry *out, size_t count)
@@ -281,14 +314,53 @@ static const struct {
 	void *read, *readfrom, *readerr;
 } cq_ops = { sizeof cq_ops, cq_read, NULL, cq_readerr };
 
+static int cq_close(struct fid *fid)
+{
+	struct cq *cq = (struct cq *)fid;
+	if (cq->fd >= 0)
+		close(cq->fd);
+	free(cq);
+	return 0;
+}
+
+static int cq_control(struct fid *fid, int command, void *arg)
+{
+	if (command != FI_GETWAIT)
+		return -ENOSYS;
+	*(int *)arg = ((struct cq *)fid)->fd;
+	return 0;
+}
+
+static const struct fi_ops cq_fid = { sizeof cq_fid, cq_close, bind_nothing, cq_control };
+
+/* Takes the signals back; whether a queue is empty, so that waiting for more makes sense. */
+static int trywait(struct fabric *fabric, struct fid **queues, int count)
+{
+	int code = 0;
+	(void)fabric;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < count; i++) {
+		struct cq *cq = (struct cq *)queues[i];
+		eventfd_t signals;
+		eventfd_read(cq->fd, &signals);
+		if (cq->count || cq->error)
+			code = -EAGAIN;
+	}
+	pthread_mutex_unlock(&lock);
+	return code;
+}
+
 static int cq_open(struct domain *domain, const int *attr, struct cq **out, void *context)
 {
 	(void)domain, (void)context;
 	/* struct fi_cq_attr: size and flags (8 bytes each), format, wait_obj. */
-	if (attr[5] == FI_WAIT_FD)
+	const char *wait = getenv("FAKE_FABRIC_WAIT");
+	int has_fd = wait && !strcmp(wait, "fd");
+	if (attr[5] == FI_WAIT_FD && !has_fd)
 		return -ENOSYS;
 	struct cq *cq = calloc(1, sizeof *cq);
-	cq->fid = (struct fid){ A_CQ, NULL, &plain };
+	cq->fid = (struct fid){ A_CQ, NULL, &cq_fid };
+	cq->fd = has_fd ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
 	cq->ops = &cq_ops;
 	*out = cq;
 	return 0;
@@ -341,17 +413,20 @@ static void place(struct ep *ep, const struct msg_rma *msg)
 		push(ep->cq, (struct entry){ .op_context = msg->context });
 		return;
 	}
-	ep->cq->error = EACCES;
+	fail(ep->cq, EACCES);
 }
 
 static ssize_t writemsg(struct ep *ep, const struct msg_rma *msg, uint64_t flags)
 {
 	const char *most = getenv("FAKE_FABRIC_WRITES"), *fails = getenv("FAKE_FABRIC_FAILS");
+	const char *loses = getenv("FAKE_FABRIC_LOSES");
 	(void)flags;
 	pthread_mutex_lock(&lock);
 	writes++;
 	if (fails && writes % atol(fails) == 0)
-		ep->cq->error = EIO;
+		fail(ep->cq, EIO);
+	else if (loses && writes == atol(loses))
+		push(ep->cq, (struct entry){ .op_context = msg->context });
 	else if (!most || writes <= atol(most))
 		place(ep, msg);
 	pthread_mutex_unlock(&lock);
@@ -444,7 +519,7 @@ static int domain_open(struct fabric *fabric, struct fi_info *info, struct domai
 static const struct {
 	size_t size;
 	void *domain, *passive_ep, *eq_open, *wait_open, *trywait;
-} fabric_ops = { sizeof fabric_ops, domain_open, NULL, NULL, NULL, NULL };
+} fabric_ops = { sizeof fabric_ops, domain_open, NULL, NULL, NULL, trywait };
 
 /* What the library exports. */
 
@@ -521,6 +596,8 @@ int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 {
 	(void)version, (void)node, (void)service, (void)flags;
 	hang_if("getinfo");
+	if (is("signals"))
+		signal(SIGINT, end);
 	struct fi_info *info = fi_dupinfo(hints);
 	free(info->domain_attr->name);
 	info->domain_attr->name = strdup("fake0");

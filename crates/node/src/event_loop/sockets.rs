@@ -291,8 +291,12 @@ impl Sockets {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let sockets = self.table.iter().flatten();
         let settling = sockets.clone().any(Socket::is_settling);
-        let again = settling.then(|| Instant::now() + SETTLING_PAUSE);
-        let judged = |s: &Socket| s.watch.as_ref().map(|watch| watch.due(self.patience));
+        let now = Instant::now();
+        let again = settling.then(|| now + SETTLING_PAUSE);
+        // What was sent since the last look is not watched yet.
+        let unwatched = |s: &Socket| s.link.owed().map(|_| now + self.patience / 2);
+        let watched = |s: &Socket| s.watch.as_ref().map(|watch| watch.due(self.patience));
+        let judged = |s: &Socket| watched(s).or_else(|| unwatched(s));
         let due = |s: &Socket| s.deadline.into_iter().chain(judged(s)).min();
         again.or_else(|| sockets.filter_map(due).min())
     }

@@ -212,6 +212,23 @@ fn hangs_in_a_round_alone() {
 }
 
 #[test]
+fn a_write_that_a_network_loses_without_an_error_costs_a_connection_and_no_bytes() {
+    // With a descriptor to wait for, as of most providers, and without.
+    for wait in ["fd", "none"] {
+        let environment = [("FAKE_FABRIC_LOSES", "40"), ("FAKE_FABRIC_WAIT", wait)];
+        run_beside(Release::New, &environment, "fabric::loses_in_a_round_alone");
+    }
+}
+
+#[test]
+#[ignore = "needs another library: a_write_that_a_network_loses_without_an_error_costs_a_..."]
+fn loses_in_a_round_alone() {
+    let (placed, seconds) = beside_tcp(&[("peer_timeout_s", "3")]);
+    assert!(placed.iter().any(|count| *count > 2.0), "none was made anew: {placed:?}");
+    assert!(seconds > 3.0, "nothing was lost: {seconds} s");
+}
+
+#[test]
 fn errors_of_a_network_in_rounds_cost_connections_and_no_bytes() {
     let environment = [("FAKE_FABRIC_FAILS", "90")];
     run_beside(Release::New, &environment, "fabric::fails_in_rounds_alone");

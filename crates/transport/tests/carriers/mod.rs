@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Poll, Token};
-use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Upgrade};
+use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Readiness, Upgrade};
 use sumpter_fabric::{Choice, Network, SimNetwork, SimPort, providers};
 use sumpter_transport::{
     FabricLink, ShmLink, Side, SimLink, TcpLink, TlsLink, connect, in_process, listen, readiness,
@@ -236,6 +236,18 @@ impl Simulated {
     /// The network does nothing any more.
     pub fn hang(&mut self) {
         self.network = None;
+    }
+
+    /// Posts what an end can write, and lets nothing else happen.
+    pub fn post(&mut self, side: usize, from: &mut Scripted) {
+        let link = if side == 0 { &mut self.a } else { &mut self.b };
+        link.transmit(from, ConnId(0)).expect("connected");
+    }
+
+    /// Nothing has happened for long: both ends are driven without an event.
+    pub fn ask(&mut self) {
+        self.a.ready(Readiness::default());
+        self.b.ready(Readiness::default());
     }
 
     /// The process of the first end dies; of its writes under way some are lost.

@@ -71,9 +71,13 @@ fn a_network_owes_something_until_it_has_written_all_and_for_ever_once_it_hangs(
             seen.extend(both.owed()[0]);
         }
         assert!(seen.len() > 3, "it has changed with what was written: {seen:?}");
-        for _ in 0..PATIENCE {
+        for turn in 0..PATIENCE {
             if both.owed() == [None, None] {
                 break;
+            }
+            // Events say no more once all has completed, and then the ends tell each other.
+            if turn % 20 == 19 {
+                both.ask();
             }
             both.step(&mut a, &mut b).expect("connected");
         }
@@ -89,6 +93,42 @@ fn a_network_owes_something_until_it_has_written_all_and_for_ever_once_it_hangs(
             both.step(&mut a, &mut b).expect("connected");
             assert_eq!(both.owed(), owed);
         }
+    }
+}
+
+#[test]
+fn a_write_that_is_lost_without_an_error_is_owed_once_nothing_happens() {
+    let rest = |both: &mut Simulated, [a, b]: &mut [Scripted; 2]| {
+        for _ in 0..100 {
+            both.step(a, b).expect("connected");
+        }
+    };
+    for (descriptors, side) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
+        let (network, mut both) = Simulated::within(|network| {
+            descriptors.then(|| network.give_descriptors().expect("descriptors"));
+        });
+        both.settle();
+        let [mut a, mut b] = [(); 2].map(|()| Scripted::new(3 << 20, 3 << 20, 1 << 16));
+        carry(&mut both, &mut a, &mut b);
+        let mut nothing = [(); 2].map(|()| Scripted::new(0, 0, 64));
+        rest(&mut both, &mut nothing);
+        both.ask();
+        rest(&mut both, &mut nothing);
+        assert_eq!(both.owed(), [None, None], "each end knows that all has arrived");
+        let mut ends = [(); 2].map(|()| Scripted::new(300_000, 300_000, 1 << 16));
+        let lost = (0..PATIENCE).any(|turn| {
+            both.post(side, &mut ends[side]);
+            network.lose(side, turn)
+        });
+        assert!(lost && !ends[1 - side].is_done(), "{descriptors} {side}: no write was lost");
+        rest(&mut both, &mut ends);
+        both.ask();
+        rest(&mut both, &mut ends);
+        let owed = both.owed();
+        assert!(owed[1 - side].is_some() && !ends[1 - side].is_done(), "{side}: {owed:?}");
+        rest(&mut both, &mut ends);
+        both.ask();
+        assert_eq!(both.owed(), owed, "it stays lost");
     }
 }
 

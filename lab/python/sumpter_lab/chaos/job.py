@@ -16,8 +16,9 @@ from sumpter_lab.scaffold.network.site import Place, free_ports
 
 # A loaded machine may take a minute to import torch four times.
 START_TIMEOUT_S = 300
-# How long a server may take to drain.
+# How long a server may take to drain, and how it ends then.
 DRAIN_LIMIT_S = 60.0
+DRAINED = (0, 128 + signal.SIGTERM)
 
 _SUMPTER = (sys.executable, "-P", "-m", "sumpter")
 
@@ -119,10 +120,13 @@ class TrainingJob:
                     )
                     self.kill_server(slot)
                 continue
-            if process not in self.draining:
+            # One that has said nothing had hardly started, and may end in any way.
+            died = process.code not in DRAINED and bool(process.output())
+            if process not in self.draining or died:
+                how = "after SIGTERM" if process in self.draining else "unasked"
                 said = first_error(process.output()) or "no error in its log"
                 self.problems.append(
-                    f"{process.name} ended unasked with exit code {process.code}: {said}"
+                    f"{process.name} ended {how} with exit code {process.code}: {said}"
                 )
             self.stopped.discard(slot)
             self.gone.append(self.servers.pop(slot))

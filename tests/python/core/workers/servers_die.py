@@ -1,4 +1,4 @@
-"""Both servers are killed, one after the other, amid rounds: every result stays exact."""
+"""Both servers get a signal, one after the other, amid rounds: every result stays exact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from common import RANK, WORLD_SIZE, same
 
 STEPS = 60
 SIZES = (300_000, 17, 70_000, 1_000_000)
-DEATHS = {15: int(sys.argv[1]), 35: int(sys.argv[2])}
+# What ends a server, and which of them when.
+SIGNAL = signal.Signals[sys.argv[1]]
+ENDS = {15: int(sys.argv[2]), 35: int(sys.argv[3])}
 
 
 def step_once(step: int) -> None:
@@ -22,8 +24,8 @@ def step_once(step: int) -> None:
     root = step % WORLD_SIZE
     told = torch.full((50_000,), float(RANK))
     handles.append(hvd.broadcast_async_(told, root, name=f"told by {root}"))
-    if RANK == 0 and step in DEATHS:
-        os.kill(DEATHS[step], signal.SIGKILL)
+    if RANK == 0 and step in ENDS:
+        os.kill(ENDS[step], SIGNAL)
     for handle in handles:
         hvd.synchronize(handle)
     total = float(sum(rank + step for rank in range(WORLD_SIZE)))
