@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -70,3 +72,12 @@ def test_what_a_command_says_is_kept_whole_and_its_last_line_is_the_message(
     with pytest.raises(matrix.Failed, match="^last$") as failed:
         matrix.run(["sh", "-c", "echo first >&2; echo last >&2; exit 3"], 60)
     assert "first\nlast" in failed.value.said
+
+
+def test_it_runs_where_no_package_is_installed() -> None:
+    """As in the environment of `make matrix`, and by the Python of a bare system."""
+    script = ROOT / "tests" / "matrix" / "matrix.py"
+    command = [sys.executable, "-I", "-S", str(script), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--wheel" in done.stdout

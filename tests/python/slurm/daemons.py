@@ -20,6 +20,7 @@ from pods import Pod, Resource, eventually
 
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _COMMANDS = ("sbatch", "scontrol", "sinfo", "squeue")
+_SHELL = "bash"
 _CONTROLLER = "ctl"
 
 # Of the nodes nothing is known but their addresses: no control groups, no accounting.
@@ -89,6 +90,14 @@ class Slurm:
         self.run("sbatch", "--output", str(output), "--chdir", str(self.folder), *arguments)
         return output
 
+    def submitted(self, commands: str) -> Path:
+        """The output of the job that a shell's commands submit, in the file that it names."""
+        before = set(self.folder.glob("*.log"))
+        said = self.run("bash", "-euc", f"cd {self.folder}\n{commands}")
+        eventually(lambda: set(self.folder.glob("*.log")) > before, lambda: said)
+        (output,) = set(self.folder.glob("*.log")) - before
+        return output
+
     def wait(self, output: Path) -> str:
         """Waits until no job is left; the output of one."""
         queue = ("squeue", "--format=%i %T %r %N")
@@ -129,7 +138,7 @@ def slurm(folder: Path, partitions: Mapping[str, Sequence[str]]) -> Iterator[Slu
     _configure(folder, partitions, nodes)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
-    programs = {name: (shutil.which(name) or name,) for name in (*_DAEMONS, *_COMMANDS)}
+    programs = {name: (shutil.which(name) or name,) for name in (*_DAEMONS, *_COMMANDS, _SHELL)}
     with _alone(), _munge(folder), pods.cluster(folder / "pods", programs) as made:
         cluster = Slurm(folder, made, environment)
         cluster._start(_CONTROLLER, "slurmctld", "-D")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from daemons import Slurm, slurm
 
+from documents import fences
 from pods import eventually
 from sumpter import _native
 
@@ -98,6 +100,22 @@ def test_a_failed_rank_ends_the_job_and_says_so(cluster: Slurm) -> None:
     alone.write_text(SCRIPT.read_text().replace("#SBATCH hetjob\n", ""))
     said = cluster.wait(cluster.submit(str(alone), "true"))
     assert "this job has no second component" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "page", "shows"),
+    [(0, "docs/user/choose-launcher.md", " of 2: 2"), (1, "README.md", ": ")],
+    ids=["own-variables", "torch-distributed"],
+)
+def test_the_printed_commands_train(cluster: Slurm, number: int, page: str, shows: str) -> None:
+    """What docs/user/slurm.md prints, with the `train.py` of another page."""
+    commands = [f.text for f in fences(ROOT / "docs" / "user" / "slurm.md") if f.language == "sh"]
+    script = next(f.text for f in fences(ROOT / page) if f.marks.get("file") == "train.py")
+    (cluster.folder / "train.py").write_text(script)
+    (cluster.folder / "deploy").symlink_to(ROOT / "deploy")
+    said = cluster.wait(cluster.submitted(commands[number]))
+    for rank in range(2):
+        assert re.search(f"rank {rank}{shows}", said), said
 
 
 def test_the_script_names_settings_that_exist() -> None:

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 
-import needs
-
 ROOT = Path(__file__).resolve().parents[3]
 LANGUAGES = {"sh", "console", "python", "text", "diff", "toml", "json", "yaml", "html"}
 MARKS = {"file", "run", "needs", "excerpt", "message"}
@@ -99,7 +97,12 @@ def is_run(fence: Fence) -> bool:
 
 
 def _is_there(need: str) -> bool:
-    return need in FRAMEWORKS and find_spec(need) is not None and needs.is_asked_for(need)
+    if need not in FRAMEWORKS or find_spec(need) is None:
+        return False
+    # It imports what is tested; what only reads pages works where that is not installed.
+    import needs
+
+    return needs.is_asked_for(need)
 
 
 def console(text: str) -> Iterator[tuple[str, str]]:
