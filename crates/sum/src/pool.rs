@@ -32,15 +32,23 @@ impl BufferPool {
         }
     }
 
+    /// The bytes that a buffer of `len` takes.
+    ///
+    /// # Panics
+    /// If `len` is beyond what can be addressed.
+    #[must_use]
+    pub fn capacity(len: usize) -> usize {
+        let capacity = len.max(ALIGNMENT).checked_next_power_of_two();
+        capacity.unwrap_or_else(|| panic!("a buffer of {len} bytes cannot be addressed"))
+    }
+
     /// A buffer of `len` bytes. A reused one holds what was written into it before.
     ///
     /// # Panics
     /// If `len` is beyond what can be addressed.
     #[must_use]
     pub fn take(&mut self, len: usize) -> AlignedBuf {
-        let Some(capacity) = len.max(ALIGNMENT).checked_next_power_of_two() else {
-            panic!("a buffer of {len} bytes cannot be addressed");
-        };
+        let capacity = BufferPool::capacity(len);
         let mut buf = match self.free[class(capacity)].pop() {
             Some(buf) => {
                 self.kept_bytes -= capacity;

@@ -12,7 +12,7 @@ use sumpter_wire::{
     CodecId, CodingSpec, Header, PartitionSpec, Route, Tier, VariableSpec, codec_id, group_id,
 };
 
-use super::limits::JobLimits;
+use super::limits::{JobLimits, partition_bytes};
 use super::order::RoundStart;
 use super::outcome::{Beginning, ChunkPlace, Listener, Progress};
 use super::partition::Partition;
@@ -474,7 +474,7 @@ impl Job {
             },
             None => None,
         };
-        let bytes = Partition::memory_bytes(&spec, key.tier, codec.as_ref());
+        let bytes = partition_bytes(&spec, key.tier, codec.as_ref());
         if self.bytes + bytes > self.limits.max_bytes {
             return Ok(Err(self.full(bytes)));
         }

@@ -107,10 +107,10 @@ impl Partition {
         held.for_each(|bytes| pool.give(bytes));
     }
 
-    /// Bytes that wait for their turn.
+    /// Bytes of the pool's that wait for their turn.
     pub(super) fn held_bytes(&self) -> usize {
         let chunks = self.slots.iter().flat_map(|slot| &slot.chunks);
-        chunks.flat_map(|chunk| chunk.held.iter().flatten()).map(|bytes| bytes.len()).sum()
+        chunks.flat_map(|chunk| chunk.held.iter().flatten()).map(|bytes| bytes.capacity()).sum()
     }
 
     /// Whether the next contribution to a chunk is the first of the partition to be added to
@@ -121,28 +121,6 @@ impl Partition {
             let held = chunk.held.iter().flatten().count();
             place.chunk == 0 && chunk.summed + held + usize::from(chunk.resident) == 1
         })
-    }
-
-    /// Bytes this partition may hold: accumulators, and of a variable's part all of it.
-    pub(super) fn memory_bytes(spec: &PartitionSpec, tier: Tier, codec: Option<&Codec>) -> u64 {
-        let bytes = u64::from(spec.bytes);
-        if let Some(codec) = codec {
-            let elements = spec.bytes as usize / spec.dtype.size();
-            let carried = spec.coding.is_some_and(|coding| coding.carrier.is_some());
-            // What a carrier gets has no more bytes than the sum.
-            let sums = elements * size_of::<f32>() * (1 + usize::from(carried));
-            return 2 * (sums + codec.encoded_len(elements)) as u64;
-        }
-        if tier.part().is_some() {
-            return bytes;
-        }
-        if tier == Tier::Worker {
-            // A round's contribution and its answer; the state is counted with its parts.
-            return 2 * bytes;
-        }
-        let widening = (spec.dtype.accumulator().size() / spec.dtype.size()) as u64;
-        let weights = if spec.variable.is_some() && widening > 1 { 2 * bytes } else { 0 };
-        2 * bytes * widening + weights
     }
 
     pub(super) fn tier(&self) -> Tier {
@@ -524,7 +502,7 @@ impl Partition {
         let chunk = &mut slot.chunks[place.chunk as usize];
         let mut held = 0;
         if is_ordered(&spec) && contributors > 1 {
-            held = bytes.len();
+            held = bytes.capacity();
             chunk.held.resize_with(members.len(), || None);
             chunk.held[child] = Some(bytes);
         } else if let Err(error) = chunk.add(how, bytes, pool) {
@@ -762,7 +740,7 @@ impl Partition {
                 return progress;
             }
             let held = &chunk.held[next..next + run];
-            progress.released += held.iter().flatten().map(|bytes| bytes.len()).sum::<usize>();
+            progress.released += held.iter().flatten().map(AlignedBuf::capacity).sum::<usize>();
             if let Err((child, error)) = chunk.add_run(how, next..next + run, pool) {
                 return Progress::malformed(members[child], &error);
             }

@@ -290,7 +290,7 @@ fn memory_is_counted_and_given_back() {
     feed(&mut lane, a, &fill_with([0.0, 0.0], [0, 0])).unwrap();
     feed(&mut lane, b, &adds(1, 0, FREE, [1.0, 0.0])).unwrap();
     // The value, and a worker's contribution and answer.
-    assert_eq!(lane.job_bytes(JobId(1)), 8 + 16);
+    assert_eq!(lane.job_bytes(JobId(1)), PAGE + 2 * PAGE);
     frames(&mut lane, a);
     lane.end_job(JobId(1));
     assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));

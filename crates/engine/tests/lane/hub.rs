@@ -368,7 +368,7 @@ fn server_lane() -> (Lane, [ConnId; 2]) {
 /// The same, of workers that keep results or do not.
 fn server_lane_of(keeps: bool) -> (Lane, [ConnId; 2]) {
     let mut lane = Lane::new(LaneLimits { hub: false, ..LIMITS });
-    let (max_bytes, max_connections) = (10_000, 9);
+    let (max_bytes, max_connections) = (1_000_000, 9);
     lane.know(JOB, JobLimits { max_bytes, max_connections, servers: 1, lanes: 2 });
     let conns = [0, 1].map(|rank| lane.open(Peer { keeps, ..peer(rank) }).expect("fits").0);
     (lane, conns)
@@ -439,7 +439,7 @@ fn a_route_out_of_the_job_closes_only_the_connection_that_says_it() {
     assert!(feed(&mut lane, a, &of_root).is_err());
     let mut beside_worker = Lane::new(LIMITS);
     beside_worker
-        .know(JOB, JobLimits { max_bytes: 1000, max_connections: 9, servers: 1, lanes: 0 });
+        .know(JOB, JobLimits { max_bytes: 100_000, max_connections: 9, servers: 1, lanes: 0 });
     let (conn, _) = beside_worker.open(peer(0)).unwrap();
     assert!(feed(&mut beside_worker, conn, &frames).is_err());
 }

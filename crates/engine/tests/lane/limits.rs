@@ -5,7 +5,7 @@ use sumpter_engine::JobLimits;
 use super::*;
 
 const ANY: JobLimits =
-    JobLimits { max_bytes: 10_000, max_connections: u32::MAX, servers: 0, lanes: 0 };
+    JobLimits { max_bytes: 1_000_000, max_connections: u32::MAX, servers: 0, lanes: 0 };
 
 fn peer_of(job: u64, rank: u32) -> Peer {
     Peer { job: JobId(job), ..peer(rank) }
@@ -18,16 +18,16 @@ fn answer(lane: &mut Lane, conn: ConnId) -> String {
 #[test]
 fn a_jobs_own_memory_counts_instead_of_any_jobs() {
     let mut lane = Lane::new(LIMITS);
-    lane.know(JobId(1), JobLimits { max_bytes: 1000, max_connections: 9, ..ANY });
-    lane.know(JobId(2), JobLimits { max_bytes: 20_000, max_connections: 9, ..ANY });
+    lane.know(JobId(1), JobLimits { max_bytes: 50_000, max_connections: 9, ..ANY });
+    lane.know(JobId(2), JobLimits { max_bytes: 2_000_000, max_connections: 9, ..ANY });
     let (small, _) = lane.open(peer_of(1, 0)).unwrap();
     let (large, _) = lane.open(peer_of(2, 0)).unwrap();
     feed(&mut lane, small, &begin(&spec(600))).unwrap();
     let text = answer(&mut lane, small);
-    assert!(text.contains("uses 0 of 1000"), "{text}");
-    feed(&mut lane, large, &begin(&spec(6000))).unwrap();
+    assert!(text.contains("uses 0 of 50000"), "{text}");
+    feed(&mut lane, large, &begin(&spec(12_000))).unwrap();
     assert_eq!(answer(&mut lane, large), "");
-    assert_eq!((lane.job_bytes(JobId(1)), lane.job_bytes(JobId(2))), (0, 12_000));
+    assert_eq!((lane.job_bytes(JobId(1)), lane.job_bytes(JobId(2))), (0, 188 * 2 * PAGE));
 }
 
 #[test]
@@ -35,9 +35,26 @@ fn a_limit_that_is_known_later_holds_from_then_on() {
     let mut lane = Lane::new(LIMITS);
     let (conn, _) = lane.open(peer_of(1, 0)).unwrap();
     feed(&mut lane, conn, &begin(&spec(600))).unwrap();
-    lane.know(JobId(1), JobLimits { max_bytes: 1300, max_connections: 9, ..ANY });
+    lane.know(JobId(1), JobLimits { max_bytes: 100_000, max_connections: 9, ..ANY });
     feed(&mut lane, conn, &of_tensor(6, 0, begin(&spec(600)))).unwrap();
-    assert!(answer(&mut lane, conn).contains("uses 1200 of 1300"));
+    assert!(answer(&mut lane, conn).contains("uses 81920 of 100000"));
+}
+
+#[test]
+fn small_chunks_count_as_the_pages_that_they_take() {
+    let mut lane = Lane::new(LIMITS);
+    let (conn, _) = lane.open(peer_of(1, 0)).unwrap();
+    let chunks = 100;
+    let of_bytes = PartitionSpec { chunk_bytes: 1, ..spec(chunks) };
+    feed(&mut lane, conn, &begin(&of_bytes)).unwrap();
+    for chunk in 0..chunks {
+        feed(&mut lane, conn, &push(chunk, &[1])).unwrap();
+    }
+    let taken = u64::from(chunks) * PAGE;
+    assert_eq!((lane.allocated_bytes(), lane.job_bytes(JobId(1))), (taken, 2 * taken));
+    let more = PartitionSpec { chunk_bytes: 1, ..spec(30) };
+    feed(&mut lane, conn, &of_tensor(6, 0, begin(&more))).unwrap();
+    assert!(answer(&mut lane, conn).contains("no room for 245760 more bytes"));
 }
 
 #[test]
@@ -106,7 +123,7 @@ fn a_job_that_ends_takes_nothing_from_another() {
 
 #[test]
 fn what_waits_for_a_late_rank_takes_no_more_than_the_sums_may() {
-    let limits = JobLimits { max_bytes: 600, ..ANY };
+    let limits = JobLimits { max_bytes: 45_000, ..ANY };
     let of_floats = PartitionSpec { dtype: Dtype::F32, deterministic: true, ..spec(256) };
     let lane_of_four = || {
         let mut lane = Lane::new(LIMITS);
@@ -134,7 +151,7 @@ fn what_waits_for_a_late_rank_takes_no_more_than_the_sums_may() {
     all(&mut lane, three);
     for conn in [one, two, three] {
         let text = answer(&mut lane, conn);
-        assert!(text.contains("rank 0 is late") && text.contains("the 600 of"), "{text}");
+        assert!(text.contains("rank 0 is late") && text.contains("the 45000 of"), "{text}");
     }
     all(&mut lane, zero);
     assert!(answer(&mut lane, zero).contains("rank 0 is late"));

@@ -16,7 +16,10 @@ use sumpter_types::{
 };
 use sumpter_wire::{Begin, FrameKind, HEADER_BYTES, Header, PartitionSpec, encode_group, group_id};
 
-const LIMITS: LaneLimits = LaneLimits { max_job_bytes: 10_000, max_chunk_bytes: 4096, hub: true };
+const LIMITS: LaneLimits =
+    LaneLimits { max_job_bytes: 1_000_000, max_chunk_bytes: 4096, hub: true };
+/// What the smallest buffer of the pool takes.
+const PAGE: u64 = 4096;
 
 fn lane_with_two() -> (Lane, [ConnId; 2]) {
     let mut lane = Lane::new(LIMITS);
@@ -242,10 +245,10 @@ fn a_receiver_of_a_broadcast_that_was_early_for_another_call_gets_the_error_too(
 fn a_job_beyond_its_memory_is_answered_with_an_error_that_names_the_setting() {
     let (mut lane, [a, _]) = lane_with_two();
     // The client cannot know yet, so its contribution follows: it must not cost the answer.
-    feed(&mut lane, a, &[begin(&spec(6000)), push(0, &[1; 64]), push(1, &[1; 64])].concat())
+    feed(&mut lane, a, &[begin(&spec(12_000)), push(0, &[1; 64]), push(1, &[1; 64])].concat())
         .unwrap();
     let text = String::from_utf8_lossy(&drain(&mut lane, a)).into_owned();
-    assert!(text.contains("max_job_bytes") && text.contains("10000"), "{text}");
+    assert!(text.contains("max_job_bytes") && text.contains("1000000"), "{text}");
 }
 
 #[test]

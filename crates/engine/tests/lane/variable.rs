@@ -199,9 +199,9 @@ fn ranks_that_update_differently_are_all_told() {
 fn a_variable_counts_against_the_jobs_memory_and_ends_with_the_job() {
     let (mut lane, [a, _]) = lane_with_two();
     feed(&mut lane, a, &begin_with(&variable(), -0.5)).unwrap();
-    assert_eq!(lane.job_bytes(JobId(1)), 16);
+    assert_eq!(lane.job_bytes(JobId(1)), 2 * PAGE);
     feed(&mut lane, a, &fill([0.0, 0.0])).unwrap();
-    assert_eq!(lane.job_bytes(JobId(1)), 24);
+    assert_eq!(lane.job_bytes(JobId(1)), 3 * PAGE);
     assert!(lane.allocated_bytes() > 0);
     lane.end_job(JobId(1));
     assert_eq!((lane.job_bytes(JobId(1)), lane.allocated_bytes()), (0, 0));
