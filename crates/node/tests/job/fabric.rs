@@ -215,7 +215,7 @@ fn hangs_in_a_round_alone() {
 fn a_write_that_a_network_loses_without_an_error_costs_a_connection_and_no_bytes() {
     // With a descriptor to wait for, as of most providers, and without.
     for wait in ["fd", "none"] {
-        let environment = [("FAKE_FABRIC_LOSES", "40"), ("FAKE_FABRIC_WAIT", wait)];
+        let environment = [("FAKE_FABRIC_LOSES", "20"), ("FAKE_FABRIC_WAIT", wait)];
         run_beside(Release::New, &environment, "fabric::loses_in_a_round_alone");
     }
 }
