@@ -182,7 +182,7 @@ tensorflow-check: setup $(TENSORFLOW)/.installed ## Make an environment with Ten
 	$(TENSORFLOW)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal tests/python/tensorflow
 	$(TENSORFLOW)/bin/python -m pytest tests/python/docs/test_commands.py \
 		tests/python/docs/test_pages.py tests/python/observe/test_fronts.py \
-		-k "tensorflow or keras"
+		tests/python/fronts/test_mixed_fronts.py -k "tensorflow or keras"
 
 # MXNet needs an older NumPy than all else, which only Python 3.11 has.
 $(MXNET)/.installed: requirements/mxnet.txt | setup
@@ -194,7 +194,8 @@ $(MXNET)/.installed: requirements/mxnet.txt | setup
 mxnet-check: setup $(MXNET)/.installed ## Make an environment with MXNet, and run the tests that need it.
 	$(call link,$(MXNET))
 	$(MXNET)/bin/python -m pytest tests/python/mxnet tests/python/observe/test_fronts.py
-	$(MXNET)/bin/python -m pytest tests/python/docs/test_commands.py -k mxnet.md
+	$(MXNET)/bin/python -m pytest tests/python/docs/test_commands.py \
+		tests/python/fronts/test_mixed_fronts.py -k mxnet
 
 # The extra `jax` has the newest JAX of Python 3.11, in .venv.
 $(JAX_OLD)/.installed: requirements/jax-old.txt | setup

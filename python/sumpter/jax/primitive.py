@@ -11,6 +11,7 @@ order. None is dropped because its result is unused, merged with another, or run
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ from sumpter._calls.refusals import Checking
 from sumpter._calls.rounds import perform
 from sumpter._errors import UnsupportedError
 from sumpter.jax import programs
+
+# The functions of JAX that trace for such a pmap, outside and inside of jit.
+_OF_PMAP = ("stage_parallel_callable", "process_map")
 
 collective_p = Primitive("sumpter")
 collective_p.multiple_results = True
@@ -68,6 +72,9 @@ def _placed(result: np.ndarray, like: Any) -> Any:
 
 @collective_p.def_effectful_abstract_eval
 def _abstract(*arrays: Any, collective: Collective) -> tuple[list[Any], frozenset[Any]]:
+    if _is_traced_by_pmap():
+        with Checking.of(collective):
+            raise _called_by_each("pmap over")
     results = [
         array.update(shape=collective.result_shape(array.shape), weak_type=False)
         for array in arrays
@@ -130,10 +137,26 @@ def _check_one_device(context: Any) -> None:
     replicas = getattr(getattr(context, "axis_env", None), "nreps", 1)
     count = getattr(mesh, "size", replicas)
     if count > 1:
-        raise UnsupportedError(
-            f"a collective inside shard_map or pmap over {count} local devices would be called by "
-            "each of them: reduce over the devices first (jax.lax.psum), and call it outside"
-        )
+        raise _called_by_each(f"shard_map or pmap over {count}")
+
+
+def _is_traced_by_pmap() -> bool:
+    """Whether a pmap traces that is not made of shard_map, as those of older versions are not.
+
+    It refuses ordered effects after this, in words that no other rank would get. What is traced
+    does not say for whom: axes with names are those of vmap as well.
+    """
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name not in _OF_PMAP:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _called_by_each(mapped: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"a collective inside {mapped} local devices would be called by each of them: reduce over "
+        "the devices first (jax.lax.psum), and call it outside"
+    )
 
 
 def _batched(

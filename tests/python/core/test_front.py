@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import sumpter
-from jobs import FINDS_MISMATCHES_S, HANG_S, Job
+from jobs import HANG_S
 from sumpter._calls import collective as kinds
 from sumpter._calls import joining, objects
 from sumpter._core import membership
@@ -224,20 +222,3 @@ def test_a_process_that_forgets_to_leave_ends_well(unlaunched: pytest.MonkeyPatc
     )
     assert (ended.returncode, ended.stdout) == (0, "[1. 1. 1.]\n"), ended.stderr
     assert ended.stderr == ""
-
-
-# Their ranks, in order: NumPy's front has no allgather of arrays, and JAX's no objects.
-MIXES = (("torch", "jax", "numpy"), ("torch", "jax", "torch"), ("torch", "numpy", "torch"))
-
-
-@pytest.mark.parametrize("fronts", MIXES, ids="-".join)
-def test_ranks_of_several_frameworks_meet_under_names(
-    make_job: Callable[..., Job], fronts: tuple[str, ...]
-) -> None:
-    if missing := [front for front in fronts if importlib.util.find_spec(front) is None]:
-        pytest.skip(f"not installed, so this checks nothing: {missing}")
-    job = make_job(len(fronts), 1, peer_timeout_s=FINDS_MISMATCHES_S)
-    for rank, front in enumerate(fronts):
-        own = {"TEST_FRONT": front, "TEST_FRONTS": ",".join(fronts), "JAX_ENABLE_X64": "1"}
-        job.start_rank(rank, "mixed_fronts.py", **own)
-    job.finish()

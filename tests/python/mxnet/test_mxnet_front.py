@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, HANG_S, Job
+from jobs import FINDS_MISMATCHES_S, HANG_S, Job, free_port
+from launched import Started
 
 if importlib.util.find_spec("mxnet") is None:
     pytest.skip(
@@ -109,6 +110,32 @@ def test_arrays_of_a_gpu_come_back_to_it(make_job: Callable[..., Job]) -> None:
 def test_trainers_compress_and_refuse(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1, peer_timeout_s=FINDS_MISMATCHES_S, compression_min_bytes=1)
     job.start("mxnet_trainers.py").finish()
+
+
+SUM = """\
+import mxnet as mx
+import sumpter.mxnet as bps
+bps.init()
+total = mx.nd.array([1.0 + bps.rank()])
+bps.byteps_push_pull(total, name="total", is_average=False)
+print(bps.rank(), bps.size(), total.asnumpy().tolist())
+bps.shutdown()
+"""
+
+
+def test_byteps_launcher_starts_a_job() -> None:
+    # One machine with two GPUs, which needs no scheduler.
+    variables = {
+        "DMLC_ROLE": "worker",
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+    }
+    started = Started("-m", "sumpter", "bpslaunch", sys.executable, "-c", SUM, **variables)
+    lines = sorted(line for line in started.output().splitlines() if line.startswith("[worker"))
+    assert lines == ["[worker 0] 0 2 [3.0]", "[worker 1] 1 2 [3.0]"]
 
 
 def test_digits_are_learned(unlaunched: pytest.MonkeyPatch) -> None:

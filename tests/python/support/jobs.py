@@ -96,8 +96,16 @@ class Job:
             self.start_rank(rank, script, *arguments)
         return self
 
-    def start_rank(self, rank: int, script: str, *arguments: str, **variables: str) -> None:
-        """Starts `script` on one rank, with `variables` in its environment."""
+    def start_rank(
+        self,
+        rank: int,
+        script: str,
+        *arguments: str,
+        python: Path | None = None,
+        **variables: str,
+    ) -> None:
+        """Starts `script` on one rank, with `variables` in its environment, by another `python`
+        than that of the tests if one is given."""
         environment = {
             **self._common(),
             "RANK": str(rank),
@@ -109,9 +117,11 @@ class Job:
             "TEST_FOLDER": str(self.folder),
             **variables,
         }
-        self._start(
-            f"rank{rank}", _run, (str(WORKERS.get(script, script)), *arguments), environment
-        )
+        path = str(WORKERS.get(script, script))
+        if python is None:
+            self._start(f"rank{rank}", _run, (path, *arguments), environment)
+        else:
+            self._start(f"rank{rank}", _execute, (str(python), path, *arguments), environment)
 
     def finish(self, timeout_s: float = HANG_S) -> None:
         """Waits for all ranks; fails unless each ended well."""
@@ -260,6 +270,13 @@ def _run(script: str, *arguments: str) -> None:
 
         torch.set_num_threads(1)
     runpy.run_path(script, run_name="__main__")
+
+
+def _execute(python: str, script: str, *arguments: str) -> None:
+    """Replaces this process by one of another environment, with other packages."""
+    paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    os.execve(python, [python, script, *arguments], {**os.environ, **variables})
 
 
 def _serve() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,3 +60,26 @@ def is_asked_for(folder: str) -> bool:
     return find_spec("triton") is None or any(
         folder in asked.split("::")[0].split("/") for asked in ASKED
     )
+
+
+# Which environment each framework is in, and what makes it.
+_HOMES = {
+    "tensorflow": ("target/tensorflow", "make tensorflow-check"),
+    "mxnet": ("target/mxnet", "make mxnet-check"),
+}
+
+
+def python_with(framework: str) -> Path | None:
+    """The Python of the environment that has a framework, or None for that of the tests; a test is
+    skipped where there is neither."""
+    if find_spec(framework) is not None:
+        # A process of its own, since those of the tests have loaded Triton.
+        return Path(sys.executable) if framework == "tensorflow" else None
+    home, command = _HOMES.get(framework, (".venv", "make setup"))
+    python = ROOT / home / "bin" / "python"
+    # An environment that is half made has no command of Sumpter yet.
+    if not python.with_name("sumpter").exists():
+        missing = f"{framework} is neither here nor in {home}, so this checks nothing: `{command}`"
+        warnings.warn(f"SKIPPED several frameworks in one job: {missing}", stacklevel=2)
+        pytest.skip(missing)
+    return python

@@ -35,6 +35,10 @@ def reduce_jitted(tree: Any, name: str | None) -> Any:
     return jax.block_until_ready(jax.jit(lambda tree: sj.all_reduce(tree, name=name))(tree))
 
 
+def reduce_mapped(name: str | None) -> Callable[[Any], Any]:
+    return jax.pmap(lambda x: sj.all_reduce(x, name=name))
+
+
 def step(gradients: Any, name: str) -> Any:
     optimizer = sj.distribute(optax.sgd(0.1), name=name)
     return optimizer.update(gradients, optimizer.init(EVERY))
@@ -108,9 +112,14 @@ CASES: dict[str, tuple[Call, Call, str]] = {
         "cannot be shared out evenly",
     ),
     "devices": (
-        lambda name: jax.pmap(lambda x: sj.all_reduce(x, name=name))(jnp.ones((2, 3))),
+        lambda name: reduce_mapped(name)(jnp.ones((2, 3))),
         lambda name: reduce_jitted(ONES, name),
-        "over 2 local devices",
+        "local devices would be called by each of them",
+    ),
+    "devices inside jit": (
+        lambda name: jax.jit(reduce_mapped(name))(jnp.ones((2, 3))),
+        lambda name: reduce_jitted(ONES, name),
+        "local devices would be called by each of them",
     ),
 }  # fmt: skip
 
