@@ -42,7 +42,7 @@ def two_in_graph(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def check_order() -> None:
     """Without names calls are matched by their order, wherever they are made."""
     x = tf.ones(3)
-    parts = ("MismatchError", "rank 0", "rank 1", "all_reduce", "max", "broadcast")
+    parts = ("MismatchError", "rank 0", "rank 1", "allreduce", "max", "broadcast")
 
     def mixed() -> None:
         if FIRST:
