@@ -387,7 +387,7 @@ impl<N: Network> Link for FabricLink<N> {
     fn ready(&mut self, readiness: Readiness) {
         self.tcp.ready(readiness);
         (self.news, self.woken) = (true, false);
-        // Not an event: somebody wonders why there is none.
+        // Not an event: the loop checks a link on which nothing has happened.
         self.asked = readiness == Readiness::default();
     }
 
