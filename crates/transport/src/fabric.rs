@@ -342,7 +342,7 @@ impl<E: PlacedWrites> Placed<E> {
         self.stream.arrived() < self.announced
     }
 
-    /// Whether the peer was not told of all that was posted: then it cannot know of a write that
+    /// Whether writes were posted that were not announced to the peer: it cannot know of one that
     /// has completed here and has not arrived there.
     fn is_unannounced(&self) -> bool {
         self.stream.is_open() && self.stream.posted() != self.told

@@ -18,7 +18,7 @@ pub(super) fn keep_handlers<T>(load: impl FnOnce() -> T) -> T {
     let loaded = load();
     for (signal, old) in before {
         if handler(signal).is_some_and(|new| new.sa_sigaction != old.sa_sigaction) {
-            // SAFETY: what the system has told of this signal is put back.
+            // SAFETY: restores the action that the system returned for this signal.
             unsafe { libc::sigaction(signal, &raw const old, ptr::null_mut()) };
         }
     }
