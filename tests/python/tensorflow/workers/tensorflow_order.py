@@ -70,7 +70,7 @@ def check_order() -> None:
 
 
 def check_one_rank_has_another_call() -> None:
-    """An allreduce in a graph of one rank, a gather or an exchange of the others, under a name."""
+    """Rows that differ, in a graph of one rank: each rank is told which other one has them."""
     x = tf.ones([SIZE, 2])
     for name, call in {
         "gather": st.allgather,
@@ -78,7 +78,8 @@ def check_one_rank_has_another_call() -> None:
     }.items():
         other = tf.function(call) if FIRST else call
         rows = x[:, :1] if FIRST else x
-        expect_error(lambda other=other, rows=rows, name=name: other(rows, name), name, "rank 0")
+        differs = f"rank {1 - RANK}"
+        expect_error(lambda other=other, rows=rows, name=name: other(rows, name), name, differs)
         check_that_the_job_works()
 
 
