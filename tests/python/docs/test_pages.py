@@ -24,6 +24,9 @@ SEARCHED = (
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+# The first row of a block of them, and the line below it.
+_FIRST_ROW = re.compile(r"(?:^|\n\n)(\|.*)\n?(.*)")
+_RULE = re.compile(r"\|[ :|-]+\|")
 
 
 def entries() -> dict[str, str]:
@@ -55,6 +58,16 @@ def test_every_link_to_a_section_leads_to_one() -> None:
             other = page.parent / target if target else page
             if section and other.suffix == ".md" and section not in sections(other):
                 broken.append(f"{name_of(page)}: {target}#{section}")
+    assert not broken, "\n".join(broken)
+
+
+def test_no_blank_line_divides_a_table() -> None:
+    """Rows after one are shown as text, since a table begins with a header and a rule."""
+    broken = []
+    for page in all_pages():
+        for row, below in _FIRST_ROW.findall(_FENCED.sub("", page.read_text())):
+            if not _RULE.fullmatch(below):
+                broken.append(f"{name_of(page)}: {row}")
     assert not broken, "\n".join(broken)
 
 
