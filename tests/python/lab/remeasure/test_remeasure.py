@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sumpter_lab.reproduce import remeasure
+from sumpter._failure import Failure
+from sumpter_lab.remeasure import __main__ as command_line
+from sumpter_lab.remeasure import runs
+from sumpter_lab.remeasure.commands import commands
 
-PAGES = sorted((remeasure.ROOT / "docs" / "measurements").glob("*.md"))
+PAGES = sorted((runs.ROOT / "docs" / "measurements").glob("*.md"))
 
 PAGE = """\
 # A page
@@ -35,10 +38,10 @@ print("wrote", os.environ.get("VALUE"))
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A page in a clone of its own, of one commit."""
-    monkeypatch.setattr(remeasure, "ROOT", tmp_path)
-    known = {**remeasure.record.environment(), "commit": "1234567"}
-    monkeypatch.setattr(remeasure.record, "environment", lambda: known)
-    monkeypatch.setattr(remeasure, "_BUSY_SAMPLE_S", 0.05)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    known = {**runs.record.environment(), "commit": "1234567"}
+    monkeypatch.setattr(runs.record, "environment", lambda: known)
+    monkeypatch.setattr(runs, "_BUSY_SAMPLE_S", 0.05)
     (tmp_path / "write.py").write_text(WRITE)
     page = tmp_path / "page.md"
     page.write_text(PAGE)
@@ -47,13 +50,13 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def again(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     monkeypatch.setattr(sys, "argv", ["remeasure", *map(str, arguments)])
-    return remeasure.main()
+    return command_line.main()
 
 
 def test_every_command_of_the_pages_is_one_that_can_be_run() -> None:
-    found = list(remeasure.commands(PAGES))
+    found = list(commands(PAGES))
     assert len(found) > 100
-    programs = {*remeasure._PROGRAMS, "cargo"}
+    programs = {*runs._PROGRAMS, "cargo"}
     for command in found:
         words = [word for word in command.words if not re.match(r"[A-Z_]+=", word)]
         assert words[0] in programs, command
@@ -67,7 +70,7 @@ def test_measurements_write_their_figures_down(page: Path) -> None:
         "```sh\nsumpter run -n 2 -- sumpter bench allreduce --sizes 4\nsumpter bench costs\n"
         "sumpter bench ablate --list\nsumpter bench emulate --csv FILE\nsumpter bench\n```\n"
     )
-    ends = [command.writing_to(Path("/out"))[-2:] for command in remeasure.commands([page])]
+    ends = [command.writing_to(Path("/out"))[-2:] for command in commands([page])]
     assert ends == [
         ["--csv", "/out/page-01.csv"],
         ["--output", "/out/page-02.json"],
@@ -121,7 +124,7 @@ def test_a_program_that_is_missing_is_a_command_that_has_failed(
 def test_sources_that_are_of_no_commit_are_not_measured(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remeasure.record, "environment", lambda: {"commit": "1234567-dirty"})
-    with pytest.raises(remeasure.Failure, match="commit first"):
+    monkeypatch.setattr(runs.record, "environment", lambda: {"commit": "1234567-dirty"})
+    with pytest.raises(Failure, match="commit first"):
         again(monkeypatch, page, "-o", tmp_path / "out")
     assert not (tmp_path / "out" / "runs.json").exists()
