@@ -17,6 +17,7 @@ import runpy
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -32,6 +33,11 @@ assert len(WORKERS) == len(_SCRIPTS), "two scripts have one name: a test would s
 TOKEN = "a token that only tests use"
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.
 HANG_S = 200.0
+# After that time a job goes on that has computed so long within a window: on a busy machine it is
+# slow. One that hangs sends heartbeats, which take a hundredth of that.
+COMPUTES_S = 2.0
+WINDOW_S = 60.0
+MOST_WINDOWS = 15
 # What the coordinator must have of a job's settings, where they are given.
 SHARED = ("peer_timeout_s", "start_timeout_s", "tls_cert", "tls_key", "tls_ca")
 # How long a busy machine may leave a member without a turn, and a job without its last member.
@@ -123,19 +129,30 @@ class Job:
         else:
             self._start(f"rank{rank}", _execute, (str(python), path, *arguments), environment)
 
-    def finish(self, timeout_s: float = HANG_S) -> None:
+    def finish(self) -> None:
         """Waits for all ranks; fails unless each ended well."""
-        codes = {rank: self.exit_code(rank, timeout_s) for rank in range(self.ranks)}
+        codes = {rank: self.exit_code(rank) for rank in range(self.ranks)}
         assert not any(codes.values()), self.report(f"exit codes {codes}")
 
-    def exit_code(self, rank: int, timeout_s: float = HANG_S) -> int:
-        """Waits for one rank to end; fails if it has not after `timeout_s`."""
+    def exit_code(self, rank: int) -> int:
+        """Waits for one rank to end; fails if the job hangs."""
         process = self._processes[f"rank{rank}"]
-        ended = connection.wait([process.sentinel], timeout_s)
-        assert ended, self.report(f"rank {rank} did not end within {timeout_s} s")
+        begun = time.monotonic()
+        ended = connection.wait([process.sentinel], HANG_S)
+        for _ in range(MOST_WINDOWS):
+            before = self._computed_s()
+            ended = ended or connection.wait([process.sentinel], WINDOW_S)
+            if ended or not _goes_on(before, self._computed_s()):
+                break
+        after = time.monotonic() - begun
+        assert ended, self.report(f"rank {rank} has not ended after {after:.0f} s")
         process.join()
         assert process.exitcode is not None
         return process.exitcode
+
+    def _computed_s(self) -> list[float | None]:
+        """The processor time of each process; None for one that has ended."""
+        return [processor_time_s(process.pid) for process in self._processes.values()]
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Sends a signal to one rank."""
@@ -226,6 +243,27 @@ class Job:
         self._processes[name] = process
         output.touch()
         process.start()
+
+
+def _goes_on(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
+    """Whether processes whose processor time is known at two moments compute, or one has ended."""
+    taken = [
+        COMPUTES_S if now is None else now - then
+        for then, now in zip(before, after, strict=True)
+        if then is not None
+    ]
+    return sum(taken) >= COMPUTES_S
+
+
+def processor_time_s(pid: int | None) -> float | None:
+    """The processor time that a process has taken; None once it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # After the name, which may hold anything: proc_pid_stat(5).
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
