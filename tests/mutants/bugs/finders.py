@@ -41,6 +41,7 @@ FABRIC = Finder(
     r"([1-9]\d*) failed",
     cargo("sumpter-fabric", "--test", "stream"),
 )
+OFFERS = Finder(FABRIC.folder, FABRIC.failure, cargo("sumpter-fabric", "--test", "offer"))
 FAKED = Finder(FABRIC.folder, FABRIC.failure, cargo("sumpter-fabric", "--test", "faked"))
 SIMULATED_FABRIC = Finder(FABRIC.folder, SIMULATION.failure, SIMULATION.command)
 PLACED = Finder(

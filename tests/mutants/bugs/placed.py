@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from bugs.finders import FABRIC, FAKED, LOOPS, PLACED, PLACED_JOBS, SIMULATED_FABRIC, Mutant
+from bugs.finders import (
+    FABRIC,
+    FAKED,
+    LOOPS,
+    OFFERS,
+    PLACED,
+    PLACED_JOBS,
+    SIMULATED_FABRIC,
+    Mutant,
+)
 
 MUTANTS = [
     Mutant(
@@ -92,5 +101,45 @@ MUTANTS = [
         "                    true => Verdict::Hangs,",
         "                    true => Verdict::Ask,",
         LOOPS,
+    ),
+    Mutant(
+        "credits are written over a slot",
+        "a peer writes to slots that are free",
+        "stream.rs",
+        "let at = self.shape.ring_bytes();",
+        "let at = 0;",
+        OFFERS,
+    ),
+    Mutant(
+        "a ring of any length is taken for one of its shape",
+        "writes go to memory that was offered",
+        "offer.rs",
+        "&& ring.bytes == (shape.ring_bytes() + PAGE_BYTES) as u64",
+        "&& ring.bytes > 0",
+        OFFERS,
+    ),
+    Mutant(
+        "memory that is bound to an endpoint is not enabled",
+        "6: every operation ends",
+        "libfabric/endpoint.rs",
+        "(ops.control)(registration.fid(), ffi::FI_ENABLE, ptr::null_mut());",
+        "0;",
+        FAKED,
+    ),
+    Mutant(
+        "memory that is bound to an endpoint is closed after it",
+        "a key is void with its connection",
+        "libfabric/endpoint.rs",
+        "        if self.mode().0 & ffi::FI_MR_ENDPOINT != 0 {\n            self.regions",
+        "        if self.mode().0 == -1 {\n            self.regions",
+        FAKED,
+    ),
+    Mutant(
+        "a library that does not know the interface is taken",
+        "what is missing is named",
+        "libfabric/library.rs",
+        "if version < ffi::API_VERSION {",
+        "if version < 1 {",
+        FAKED,
     ),
 ]
