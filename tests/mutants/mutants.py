@@ -2,8 +2,8 @@
 
     python tests/mutants/mutants.py [--seeds 6000] [NAME ...]
 
-The bugs are in bugs.py. One that is not found fails this program: then the simulation, or the test
-that is named, is blind there. Works on a copy of the sources.
+The bugs are in the folder bugs. One that is not found fails this program: then the simulation, or
+the test that is named, is blind there. Works on a copy of the sources.
 """
 
 from __future__ import annotations

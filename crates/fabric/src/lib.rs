@@ -18,6 +18,7 @@
 
 mod contract;
 mod libfabric;
+mod offer;
 mod pages;
 mod sim;
 mod stream;
@@ -30,6 +31,7 @@ pub use libfabric::{Ablated, AblatedEndpoint, LeftOut};
 pub use libfabric::{
     Choice, LibfabricEndpoint, Provider, Unavailable, device_memory_providers, providers, version,
 };
+pub use offer::{MAX_NAME_BYTES, Offer, OfferError, Told};
 pub use pages::PAGE_BYTES;
 pub use sim::{SimEndpoint, SimNetwork, SimPort};
-pub use stream::{FabricStream, MAX_NAME_BYTES, Offer, OfferError, Shape, StreamError};
+pub use stream::{FabricStream, Shape, StreamError};

@@ -18,6 +18,8 @@ pub(crate) struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
+    /// With memory behind each page, which some networks demand (`FI_MR_ALLOCATED`): of memory that
+    /// begins on a page the system's allocator writes the zeros itself.
     pub(crate) fn new(bytes: usize) -> Pages {
         let layout = layout(bytes);
         // SAFETY: the layout is not empty.

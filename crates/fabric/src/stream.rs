@@ -24,6 +24,7 @@ use std::ops::RangeInclusive;
 use crate::contract::{
     Access, Completion, Counts, FabricError, PlacedWrites, Posted, RegionId, Remote, Segment, Write,
 };
+use crate::offer::Offer;
 use crate::pages::PAGE_BYTES;
 
 const SLOT_BITS: u32 = 8;
@@ -44,9 +45,6 @@ const CONTROLS: u32 = 1;
 
 /// Bytes of such a write: what it says is in its immediate.
 const CONTROL_BYTES: usize = 8;
-
-/// The longest name of an endpoint that is sent to a peer.
-pub const MAX_NAME_BYTES: usize = 512;
 
 /// The rings of a stream; equal at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +69,14 @@ impl Shape {
     /// How long they may be.
     pub const SLOT_BYTES: RangeInclusive<u32> = PAGE_BYTES as u32..=1 << LENGTH_BITS;
 
-    fn is_possible(self) -> bool {
+    pub(crate) fn is_possible(self) -> bool {
         Shape::SLOTS.contains(&self.slots)
             && Shape::SLOT_BYTES.contains(&self.slot_bytes)
             && self.slot_bytes.is_multiple_of(PAGE_BYTES as u32)
     }
 
     /// Bytes of the slots of one ring.
-    fn ring_bytes(self) -> usize {
+    pub(crate) fn ring_bytes(self) -> usize {
         self.slots as usize * self.slot_bytes as usize
     }
 
@@ -92,61 +90,6 @@ impl Shape {
     #[must_use]
     pub fn registered_bytes(self) -> usize {
         2 * (self.ring_bytes() + PAGE_BYTES)
-    }
-}
-
-/// What an end tells its peer, so that this can write to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// How its endpoint is reached.
-    pub name: Vec<u8>,
-    /// Its ring, and the page behind it.
-    pub ring: Remote,
-    /// The rings of both ends.
-    pub shape: Shape,
-}
-
-/// Why bytes are no offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer's description of its registered memory makes no sense")]
-pub struct OfferError;
-
-/// Bytes of an encoded offer before the name.
-const OFFER_HEAD: usize = 36;
-
-impl Offer {
-    /// As bytes.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(OFFER_HEAD + self.name.len());
-        out.extend_from_slice(&self.ring.address.to_le_bytes());
-        out.extend_from_slice(&self.ring.key.to_le_bytes());
-        out.extend_from_slice(&self.ring.bytes.to_le_bytes());
-        out.extend_from_slice(&self.shape.slots.to_le_bytes());
-        out.extend_from_slice(&self.shape.slot_bytes.to_le_bytes());
-        out.extend_from_slice(&(self.name.len() as u32).to_le_bytes());
-        out.extend_from_slice(&self.name);
-        out
-    }
-
-    /// From bytes.
-    ///
-    /// # Errors
-    /// [`OfferError`] if they are not those of an offer, or its ring is not of its shape.
-    pub fn decode(bytes: &[u8]) -> Result<Offer, OfferError> {
-        let (head, name) = bytes.split_at_checked(OFFER_HEAD).ok_or(OfferError)?;
-        let long = |at: usize| head[at..at + 8].try_into().map(u64::from_le_bytes);
-        let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes);
-        let fields = (|| -> Result<_, std::array::TryFromSliceError> {
-            let ring = Remote { address: long(0)?, key: long(8)?, bytes: long(16)? };
-            Ok((ring, Shape { slots: word(24)?, slot_bytes: word(28)? }, word(32)?))
-        })();
-        let (ring, shape, length) = fields.map_err(|_| OfferError)?;
-        let fits = shape.is_possible() && ring.bytes == (shape.ring_bytes() + PAGE_BYTES) as u64;
-        if !fits || length as usize != name.len() || name.len() > MAX_NAME_BYTES {
-            return Err(OfferError);
-        }
-        Ok(Offer { name: name.to_vec(), ring, shape })
     }
 }
 
@@ -391,6 +334,7 @@ impl<F: PlacedWrites> FabricStream<F> {
                 receiving.lent -= 1;
                 receiving.lengths[slot] = length;
             }
+            CREDITS if value == 0 => return violation("no slot is given back"),
             CREDITS => {
                 let free = self.sending.free + value.min(self.shape.slots + 1);
                 if free > self.shape.slots {

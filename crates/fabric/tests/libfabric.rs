@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use sumpter_fabric::{
-    Ablated, Access, Choice, Completion, FabricStream, LeftOut, LibfabricEndpoint, Network,
+    Ablated, Access, Choice, Completion, FabricStream, LeftOut, LibfabricEndpoint, Network, Offer,
     PlacedWrites, Posted, Remote, Segment, Shape, Write, providers,
 };
 
@@ -195,6 +195,41 @@ fn a_peer_with_a_wrong_key_writes_nowhere() {
     }
 }
 
+#[test]
+fn a_name_of_another_kind_of_address_is_refused_before_libfabric_reads_it() {
+    for provider in here("names of libfabric") {
+        let (mut end, peer) = (open(provider, Shape::default()), open(provider, Shape::default()));
+        let offer = peer.offer();
+        // A string is one of any length. It names nobody, which a provider may find out later.
+        if provider == "shm" {
+            for name in [vec![], vec![b'x'; 512], vec![0xff; 512], b"fi_shm://".to_vec()] {
+                let mut end = open(provider, Shape::default());
+                let _ = end.join(&Offer { name, ..offer.clone() });
+                (0..10).for_each(|_| _ = end.poll());
+                assert!(!end.is_open());
+            }
+            continue;
+        }
+        // IPv6 has longer addresses than the IPv4 of this one.
+        let mut name = offer.name.clone();
+        name[..2].copy_from_slice(&(libc::AF_INET6 as libc::sa_family_t).to_ne_bytes());
+        let error = end.join(&Offer { name, ..offer.clone() }).expect_err("another kind");
+        assert!(error.to_string().contains("an address of another kind"), "{error}");
+        // An address that is none: no host, no port.
+        let mut name = offer.name.clone();
+        name[2..].fill(0);
+        let mut nowhere = open(provider, Shape::default());
+        let error = nowhere.join(&Offer { name, ..offer.clone() }).expect_err("no address");
+        assert!(error.to_string().contains("the peer's name is not an address"), "{error}");
+        for name in [&offer.name[1..], &[], &[0; 512]] {
+            let mut end = open(provider, Shape::default());
+            let error = end.join(&Offer { name: name.to_vec(), ..offer.clone() });
+            let error = error.expect_err("another length").to_string();
+            assert!(error.contains("the peer's name has another length"), "{error}");
+        }
+    }
+}
+
 /// Two endpoints, the second of which knows the first.
 fn endpoints(provider: &str) -> [LibfabricEndpoint; 2] {
     let open = || LibfabricEndpoint::open(&choice(provider), Some(LOOPBACK), 4);
@@ -244,6 +279,44 @@ fn a_write_behind_the_end_of_a_region_is_refused() {
                 assert!(bytes.iter().all(|byte| *byte == 0), "{provider} at {offset}");
             }
         }
+    }
+}
+
+#[test]
+fn a_stranger_without_the_key_neither_writes_nor_is_heard_nor_breaks_the_connection() {
+    for provider in here("strangers to a connection") {
+        let mut streams = joined(&choice(provider), Shape::default());
+        until(&mut streams, |streams| streams.iter().all(Stream::is_open));
+        let mut stranger = LibfabricEndpoint::open(&choice(provider), Some(LOOPBACK), 4)
+            .unwrap_or_else(|error| panic!("{provider}: {error}"));
+        let offer = streams[0].offer();
+        stranger.connect(&offer.name).expect("an address");
+        let from = stranger.register(4096, Access::Source).expect("memory");
+        // A record, a credit, an end; with bytes and without.
+        for (context, (immediate, len)) in
+            [(7, 8), (1 << 30 | 1, 0), (2 << 30, 8)].iter().enumerate()
+        {
+            let to = Remote { key: offer.ring.key ^ 0x5a5a, ..offer.ring };
+            let segments = &[Segment { at: 0, len: *len }];
+            let context = context as u32;
+            let write = Write { from, segments, to, offset: 0, immediate: *immediate, context };
+            let limit = Instant::now() + REFUSED;
+            let mut posted = false;
+            while Instant::now() < limit {
+                posted = posted || !matches!(stranger.post(&write), Ok(Posted::Full));
+                let _ = stranger.poll(&mut Vec::new());
+                for stream in &mut streams {
+                    stream.poll().unwrap_or_else(|error| panic!("{provider}: {error}"));
+                }
+            }
+            assert!(!streams[0].can_receive() && !streams[0].has_ended(), "{provider}");
+        }
+        // The two go on.
+        assert_eq!(streams[1].send(&[IoSlice::new(b"bytes")]).expect("no failure"), 5);
+        until(&mut streams, |streams| streams[0].can_receive());
+        let mut read = [0; 5];
+        streams[0].recv(&mut [IoSliceMut::new(&mut read)]).expect("no failure");
+        assert_eq!(&read, b"bytes", "{provider}");
     }
 }
 

@@ -17,18 +17,10 @@ use mio::{Interest, Registry, Token};
 use sumpter_endpoint::{ConnId, Endpoint, Link, LinkError, Now, Placing, Readiness, Received};
 use sumpter_endpoint::{TURN_BYTES, Upgrade, Violation};
 use sumpter_fabric::{
-    Choice, FabricStream, MAX_NAME_BYTES, Network, Offer, PlacedWrites, Shape, StreamError,
+    Choice, FabricStream, Network, Offer, OfferError, PlacedWrites, Shape, StreamError, Told,
 };
 
 use crate::tcp::TcpLink;
-
-/// Before what an end tells: its length, and whether it is an offer or a reason for none.
-const HEAD_BYTES: usize = 4;
-
-/// The longest text that goes with an offer: a protocol, or why there is none.
-const MAX_TEXT_BYTES: usize = 512;
-
-const MAX_MESSAGE_BYTES: usize = MAX_NAME_BYTES + MAX_TEXT_BYTES + 64;
 
 /// Polls in a row before other connections have their turn, while a network says that there is
 /// more.
@@ -73,8 +65,8 @@ type Opened<E> = Result<(FabricStream<E>, String), String>;
 
 #[derive(Debug)]
 struct Offering<E> {
-    /// What this end has, if it has something.
-    ours: Option<(FabricStream<E>, String)>,
+    /// What this end has.
+    ours: Opened<E>,
     /// What is told, and how much of it was sent.
     message: Vec<u8>,
     sent: usize,
@@ -164,7 +156,7 @@ impl<N: Network> FabricLink<N> {
             let rest = IoSlice::new(&offering.message[offering.sent..]);
             offering.sent += self.tcp.send(&[rest])?;
         }
-        while let Some(missing) = missing(&offering.told)?
+        while let Some(missing) = Told::missing(&offering.told).map_err(nonsense)?
             && self.tcp.can_receive()
         {
             let have = offering.told.len();
@@ -173,27 +165,26 @@ impl<N: Network> FabricLink<N> {
             offering.told.truncate(have + *n.as_ref().unwrap_or(&0));
             n?;
         }
-        if offering.sent < offering.message.len() || missing(&offering.told)?.is_some() {
+        let is_told = Told::missing(&offering.told).map_err(nonsense)?.is_none();
+        if offering.sent < offering.message.len() || !is_told {
             return Ok(());
         }
         let Stage::Offering(offering) = std::mem::replace(&mut self.stage, Stage::Tcp) else {
             return Ok(());
         };
-        let Offering { ours, told, message: said, .. } = *offering;
-        match (ours, take(&told)?) {
-            (Some((stream, ours)), Ok((theirs, offer))) if ours == theirs => {
+        let Offering { ours, told, .. } = *offering;
+        let told = Told::decode(&told).map_err(nonsense)?;
+        match (ours, told) {
+            (Ok((stream, ours)), Told::Offer { protocol, offer }) if protocol == ours => {
                 self.place(stream, &offer)?;
             }
-            (Some((_, ours)), Ok((theirs, _))) => {
-                self.fall_back(format!("this end has {ours}, the peer {theirs}"));
+            (Ok((_, ours)), Told::Offer { protocol, .. }) => {
+                self.fall_back(format!("this end has {ours}, the peer {protocol}"));
             }
-            (Some((_, ours)), Err(reason)) => {
+            (Ok((_, ours)), Told::Nothing(reason)) => {
                 self.fall_back(format!("this end has {ours}, the peer none: {reason}"));
             }
-            (None, _) => {
-                let reason = text_of(&said).unwrap_or_default();
-                self.fall_back(format!("this end has none: {reason}"));
-            }
+            (Err(reason), _) => self.fall_back(format!("this end has none: {reason}")),
         }
         self.news = true;
         Ok(())
@@ -309,11 +300,13 @@ impl<E> Offering<E> {
     where
         E: PlacedWrites,
     {
-        let message = match &opened {
-            Ok((stream, protocol)) => message(true, protocol, &stream.offer().encode()),
-            Err(reason) => message(false, reason, &[]),
+        let told = match &opened {
+            Ok((stream, protocol)) => {
+                Told::Offer { protocol: protocol.clone(), offer: stream.offer() }
+            }
+            Err(reason) => Told::Nothing(reason.clone()),
         };
-        Offering { ours: opened.ok(), message, sent: 0, told: Vec::new() }
+        Offering { ours: opened, message: told.encode(), sent: 0, told: Vec::new() }
     }
 }
 
@@ -529,58 +522,8 @@ fn open<N: Network>(network: &N, source: Option<IpAddr>) -> Opened<N::Endpoint> 
     Ok((stream, protocol))
 }
 
-/// What is told: whether there is an offer, its protocol or the reason, and the offer.
-fn message(is_offer: bool, text: &str, offer: &[u8]) -> Vec<u8> {
-    let mut end = text.len().min(MAX_TEXT_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let text = &text.as_bytes()[..end];
-    let len = (3 + text.len() + offer.len()) as u32;
-    let mut out = Vec::with_capacity(HEAD_BYTES + len as usize);
-    out.extend_from_slice(&len.to_le_bytes());
-    out.push(u8::from(is_offer));
-    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
-    out.extend_from_slice(text);
-    out.extend_from_slice(offer);
-    out
-}
-
-/// How many bytes of what the peer tells are missing, as far as is known.
-fn missing(told: &[u8]) -> Result<Option<usize>, LinkError> {
-    let Some(head) = told.first_chunk::<HEAD_BYTES>() else {
-        return Ok(Some(HEAD_BYTES - told.len()));
-    };
-    let len = u32::from_le_bytes(*head) as usize;
-    if !(3..=MAX_MESSAGE_BYTES).contains(&len) {
-        return Err(nonsense());
-    }
-    let left = HEAD_BYTES + len - told.len();
-    Ok((left > 0).then_some(left))
-}
-
-/// The text of a message.
-fn text_of(message: &[u8]) -> Option<String> {
-    let [_, low, high, rest @ ..] = message.get(HEAD_BYTES..)? else { return None };
-    let text = rest.get(..usize::from(u16::from_le_bytes([*low, *high])))?;
-    Some(String::from_utf8_lossy(text).into_owned())
-}
-
-/// What the peer has told: its protocol and its offer, or why it has none.
-fn take(told: &[u8]) -> Result<Result<(String, Offer), String>, LinkError> {
-    let text = text_of(told).ok_or_else(nonsense)?;
-    let body = &told[HEAD_BYTES..];
-    let length = usize::from(u16::from_le_bytes([body[1], body[2]]));
-    let offer = &body[3 + length..];
-    match body[0] {
-        0 => Ok(Err(text)),
-        1 => Ok(Ok((text, Offer::decode(offer).map_err(|_| nonsense())?))),
-        _ => Err(nonsense()),
-    }
-}
-
-fn nonsense() -> LinkError {
-    Violation::state("what the peer tells of its registered memory makes no sense").into()
+fn nonsense(error: OfferError) -> LinkError {
+    Violation::state(error.to_string()).into()
 }
 
 fn broken(error: StreamError) -> LinkError {

@@ -379,7 +379,7 @@ def test_the_bugs_that_mutants_plant_still_have_a_place(monkeypatch: pytest.Monk
         for mutant in bugs.MUTANTS
         if (ROOT / mutant.finder.folder / mutant.file).read_text().count(mutant.sound) != 1
     ]
-    found(lost, "tests/mutants/bugs.py: say where these lines are now")
+    found(lost, "tests/mutants/bugs: say where these lines are now")
 
 
 # What each room of the Python package must not import, wherever in a file.

@@ -19,6 +19,9 @@ use crate::pages::Pages;
 /// Completions that are read at once.
 const BATCH: usize = 32;
 
+/// How often in a row: a peer that writes without end does not keep this end from judging it.
+const BATCHES: usize = 8;
+
 /// The longest name that an endpoint may have.
 const NAME_BYTES: usize = 512;
 
@@ -189,6 +192,22 @@ impl LibfabricEndpoint {
     }
 }
 
+/// Whether a name that a peer has told, and which may be anything, is one like ours: a provider
+/// reads as many bytes as the kind of address has that a socket's name says.
+fn check_name(format: u32, ours: &[u8], peers: &[u8]) -> Result<(), &'static str> {
+    if format == ffi::FI_ADDR_STR {
+        return Ok(());
+    }
+    if peers.len() != ours.len() {
+        return Err("the peer's name has another length");
+    }
+    let kind = size_of::<libc::sa_family_t>().min(ours.len());
+    if ffi::SOCKET_ADDRESSES.contains(&format) && peers[..kind] != ours[..kind] {
+        return Err("the peer's name is an address of another kind");
+    }
+    Ok(())
+}
+
 /// A queue of completions, and its descriptor if it has one.
 ///
 /// # Safety
@@ -303,13 +322,12 @@ impl PlacedWrites for LibfabricEndpoint {
 
     fn connect(&mut self, name: &[u8]) -> Result<(), FabricError> {
         // SAFETY: the description is whole.
-        let is_text = unsafe { (*self.info.info).addr_format } == ffi::FI_ADDR_STR;
+        let format = unsafe { (*self.info.info).addr_format };
+        check_name(format, &self.name, name)
+            .map_err(|reason| FabricError::new("fi_av_insert", reason))?;
+        // A string ends, and there are zeros where a provider should read on.
         let mut name = name.to_vec();
-        if is_text {
-            name.push(0);
-        } else if name.len() != self.name.len() {
-            return Err(FabricError::new("fi_av_insert", "the peer's name has another length"));
-        }
+        name.resize(name.len() + NAME_BYTES, 0);
         // SAFETY: the table is open; the name is a string, or has as many bytes as ours.
         let code = unsafe {
             let insert = (*(*self.addresses.0).ops).insert;
@@ -318,6 +336,7 @@ impl PlacedWrites for LibfabricEndpoint {
         };
         match code {
             1 => Ok(()),
+            0 => Err(FabricError::new("fi_av_insert", "the peer's name is not an address")),
             code => Err(FabricError::new("fi_av_insert", self.library.describe(code))),
         }
     }
@@ -335,7 +354,7 @@ impl PlacedWrites for LibfabricEndpoint {
             data: 0,
         };
         let mut entries = [empty; BATCH];
-        loop {
+        for _ in 0..BATCHES {
             // SAFETY: the queue is open, and there is room for so many entries.
             let read = unsafe {
                 let queue = self.queue.0;
@@ -357,9 +376,10 @@ impl PlacedWrites for LibfabricEndpoint {
                 });
             }
             if count < BATCH {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     fn arm(&mut self) -> bool {

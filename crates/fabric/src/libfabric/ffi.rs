@@ -36,6 +36,8 @@ pub const FI_EP_RDM: c_int = 3;
 pub const FI_AV_TABLE: c_int = 2;
 /// Names of this format are strings of C; all others have a fixed length.
 pub const FI_ADDR_STR: u32 = 9;
+/// Names of these formats are addresses of sockets, which begin with their kind.
+pub const SOCKET_ADDRESSES: std::ops::RangeInclusive<u32> = 1..=4;
 pub const FI_THREAD_DOMAIN: c_int = 3;
 pub const FI_RM_ENABLED: c_int = 2;
 pub const FI_CQ_FORMAT_DATA: c_int = 3;

@@ -63,13 +63,23 @@ pub enum Unavailable {
         PATIENCE.as_secs()
     )]
     Silent,
-    /// There is one that lacks a function.
-    #[error("libfabric {version} lacks {function}; Sumpter needs libfabric 1.15 or newer")]
+    /// There is one that lacks a function, or the interface as it is used here.
+    #[error("libfabric {version} lacks {lacks}; Sumpter needs libfabric 1.15 or newer")]
     Old {
         /// Its version.
         version: String,
         /// What it lacks.
-        function: &'static str,
+        lacks: &'static str,
+    },
+    /// There is one whose functions do not say which version of them they are.
+    #[error(
+        "libfabric {version} was built without versions of its functions, so it is not known what \
+         they expect; use one with them, such as that of the distribution (Debian, Ubuntu: `apt \
+         install libfabric1`)"
+    )]
+    Unversioned {
+        /// Its version.
+        version: String,
     },
     /// It has nothing that fits.
     #[error("libfabric {version} has {wanted}; it has {has}")]
@@ -118,21 +128,27 @@ impl Library {
             // SAFETY: both are strings of C, and the handle is open.
             unsafe { libc::dlvsym(handle, name.as_ptr(), of.as_ptr()) }
         };
-        let version = find(c"fi_version", c"FABRIC_1.0");
-        // SAFETY: that is the type of fi_version(3).
-        let version = (!version.is_null())
-            .then(|| unsafe { std::mem::transmute::<*mut c_void, ffi::version>(version)() });
-        let version = version.unwrap_or(0);
+        let is_versioned = !find(c"fi_version", c"FABRIC_1.0").is_null();
+        // SAFETY: a string of C, and the handle is open; that is the type of fi_version(3), which
+        // has not changed.
+        let version = unsafe {
+            let found = libc::dlsym(handle, c"fi_version".as_ptr());
+            let found = (!found.is_null()).then_some(found);
+            found.map_or(0, |found| std::mem::transmute::<*mut c_void, ffi::version>(found)())
+        };
+        if version != 0 && !is_versioned {
+            return Err(Unavailable::Unversioned { version: words(version) });
+        }
         let required = |name: &'static CStr, of: &CStr| {
             let found = find(name, of);
-            let function = name.to_str().unwrap_or("a function");
-            let lacks = Unavailable::Old { version: words(version), function };
-            if found.is_null() { Err(lacks) } else { Ok(found) }
+            let lacks = name.to_str().unwrap_or("a function");
+            let old = Unavailable::Old { version: words(version), lacks };
+            if found.is_null() { Err(old) } else { Ok(found) }
         };
         // SAFETY: these are the types of the functions in these versions of them.
-        unsafe {
+        let library = unsafe {
             use std::mem::transmute;
-            Ok(Library {
+            Library {
                 getinfo: transmute::<*mut c_void, ffi::getinfo>(required(
                     c"fi_getinfo",
                     c"FABRIC_1.3",
@@ -154,8 +170,14 @@ impl Library {
                     c"FABRIC_1.0",
                 )?),
                 version,
-            })
+            }
+        };
+        // The functions have had their versions for longer than the library knows this request.
+        if version < ffi::API_VERSION {
+            let lacks = "version 1.15 of its interface";
+            return Err(Unavailable::Old { version: words(version), lacks });
         }
+        Ok(library)
     }
 
     /// What a call has returned, if that is an error.

@@ -10,121 +10,30 @@
  *   FAKE_FABRIC_LOSES=n       completes the n-th write of bytes without placing it
  *   FAKE_FABRIC_WAIT=fd       gives completion queues a descriptor to wait for
  *
- * Structures are those of crates/fabric/src/libfabric/ffi.rs. */
+ * Its device `mrN` wants memory registered by the modes N (FI_MR_*), and refuses what breaks their
+ * rules; any other has addresses as they are (FI_MR_VIRT_ADDR). An object that is closed before
+ * those that are made from it ends the process.
+ *
+ * MAJOR and MINOR are its version. With FIRST it has the functions of earlier releases beside
+ * those that are used, and with LATEST those of a later one, as their default: they end the
+ * process.
+ */
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define FI_REMOTE_WRITE (1u << 13)
-#define FI_REMOTE_CQ_DATA (1u << 17)
-#define FI_MR_VIRT_ADDR (1 << 4)
-#define FI_WAIT_FD 3
-#define FI_GETWAIT 5
-#define FI_EAVAIL 259
+#include "interface.h"
 
-struct fid;
-
-struct fi_ops {
-	size_t size;
-	int (*close)(struct fid *);
-	int (*bind)(struct fid *, struct fid *, uint64_t);
-	int (*control)(struct fid *, int, void *);
-};
-
-struct fid {
-	size_t fclass;
-	void *context;
-	const struct fi_ops *ops;
-};
-
-struct fi_tx_attr {
-	uint64_t caps, mode, op_flags, msg_order, comp_order;
-	size_t inject_size, size, iov_limit, rma_iov_limit;
-	uint32_t tclass;
-};
-
-struct fi_rx_attr {
-	uint64_t caps, mode, op_flags, msg_order, comp_order;
-	size_t total_buffered_recv, size, iov_limit;
-};
-
-struct fi_ep_attr {
-	int type;
-	uint32_t protocol, protocol_version;
-	size_t max_msg_size, msg_prefix_size, max_order_raw, max_order_war, max_order_waw;
-	uint64_t mem_tag_format;
-	size_t tx_ctx_cnt, rx_ctx_cnt, auth_key_size;
-	uint8_t *auth_key;
-};
-
-struct fi_domain_attr {
-	void *domain;
-	char *name;
-	int threading, control_progress, data_progress, resource_mgmt, av_type, mr_mode;
-	size_t mr_key_size, cq_data_size;
-};
-
-struct fi_fabric_attr {
-	void *fabric;
-	char *name, *prov_name;
-	uint32_t prov_version, api_version;
-};
-
-struct fi_info {
-	struct fi_info *next;
-	uint64_t caps, mode;
-	uint32_t addr_format;
-	size_t src_addrlen, dest_addrlen;
-	void *src_addr, *dest_addr, *handle;
-	struct fi_tx_attr *tx_attr;
-	struct fi_rx_attr *rx_attr;
-	struct fi_ep_attr *ep_attr;
-	struct fi_domain_attr *domain_attr;
-	struct fi_fabric_attr *fabric_attr;
-	void *nic;
-};
-
-struct entry {
-	void *op_context;
-	uint64_t flags;
-	size_t len;
-	void *buf;
-	uint64_t data;
-};
-
-struct err_entry {
-	struct entry entry;
-	uint64_t tag;
-	size_t olen;
-	int err, prov_errno;
-	void *err_data;
-	size_t err_data_size;
-};
-
-struct rma_iov {
-	uint64_t addr;
-	size_t len;
-	uint64_t key;
-};
-
-struct msg_rma {
-	const struct iovec *iov;
-	void **desc;
-	size_t iov_count;
-	uint64_t addr;
-	const struct rma_iov *rma_iov;
-	size_t rma_iov_count;
-	void *context;
-	uint64_t data;
-};
-
+#define PAGE 4096
 #define REGIONS 64
 #define ENTRIES 1024
 #define ENDPOINTS 4096
@@ -135,6 +44,11 @@ struct mr {
 	uint64_t key;
 	struct domain *domain;
 	uint64_t start, len, access;
+	/* What becomes the key when it is enabled. */
+	uint64_t later_key;
+	/* To which it is bound. */
+	struct ep *ep;
+	int enabled;
 };
 
 struct cq {
@@ -145,6 +59,7 @@ struct cq {
 	int error;
 	/* Readable when there is something to read; -1 if it has none. */
 	int fd;
+	struct domain *domain;
 };
 
 struct domain {
@@ -152,11 +67,15 @@ struct domain {
 	const void *ops;
 	const void *mr;
 	struct mr *regions[REGIONS];
+	/* Objects that were made from it and are open. */
+	int open;
+	int mode;
 };
 
 struct av {
 	struct fid fid;
 	const void *ops;
+	struct domain *domain;
 };
 
 struct ep {
@@ -165,6 +84,8 @@ struct ep {
 	struct domain *domain;
 	struct cq *cq;
 	uint64_t number;
+	/* Regions that are bound to it. */
+	int regions;
 };
 
 struct fabric {
@@ -222,6 +143,22 @@ static int close_plain(struct fid *fid)
 	return 0;
 }
 
+/* Counts an object that a domain has more, or fewer. */
+static void made(struct domain *domain, int objects)
+{
+	pthread_mutex_lock(&lock);
+	domain->open += objects;
+	pthread_mutex_unlock(&lock);
+}
+
+static void must(int holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "the library is used against its rules: %s\n", what);
+	abort();
+}
+
 static const struct fi_ops plain = { sizeof plain, close_plain, bind_nothing, control_nothing };
 
 /* Regions of memory. */
@@ -233,32 +170,88 @@ static int close_mr(struct fid *fid)
 	for (int i = 0; i < REGIONS; i++)
 		if (mr->domain->regions[i] == mr)
 			mr->domain->regions[i] = NULL;
+	if (mr->ep)
+		mr->ep->regions--;
+	mr->domain->open--;
 	pthread_mutex_unlock(&lock);
 	free(mr);
 	return 0;
 }
 
-static const struct fi_ops mr_fid = { sizeof mr_fid, close_mr, bind_nothing, control_nothing };
+static int mr_bind(struct fid *fid, struct fid *other, uint64_t flags)
+{
+	struct mr *mr = (struct mr *)fid;
+	struct ep *ep = (struct ep *)other;
+	if (!(mr->domain->mode & FI_MR_ENDPOINT) || other->fclass != AN_EP || flags || mr->ep
+	    || ep->domain != mr->domain)
+		return -EINVAL;
+	mr->ep = ep;
+	ep->regions++;
+	return 0;
+}
+
+static void enable(struct mr *mr)
+{
+	mr->key = mr->later_key;
+	mr->mem_desc = mr;
+	mr->enabled = 1;
+}
+
+static int mr_control(struct fid *fid, int command, void *arg)
+{
+	struct mr *mr = (struct mr *)fid;
+	(void)arg;
+	if (command != FI_ENABLE || !mr->ep)
+		return -EINVAL;
+	enable(mr);
+	return 0;
+}
+
+static const struct fi_ops mr_fid = { sizeof mr_fid, close_mr, mr_bind, mr_control };
+
+/* Whether each page has memory. */
+static int is_backed(const char *start, size_t len)
+{
+	for (size_t at = 0; at < len; at += PAGE) {
+		unsigned char resident = 0;
+		void *page = (void *)(((uintptr_t)start + at) & ~(uintptr_t)(PAGE - 1));
+		if (mincore(page, PAGE, &resident) || !(resident & 1))
+			return 0;
+	}
+	return 1;
+}
 
 static int mr_reg(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset,
 		  uint64_t key, uint64_t flags, struct mr **out, void *context)
 {
 	struct domain *domain = (struct domain *)fid;
+	static uint64_t keys = 1000;
 	(void)offset, (void)flags, (void)context;
 	if (is("nomem"))
 		return -ENOMEM;
+	if (domain->mode & FI_MR_ALLOCATED && !is_backed(buf, len))
+		return -EFAULT;
 	struct mr *mr = calloc(1, sizeof *mr);
-	*mr = (struct mr){ .fid.ops = &mr_fid, .key = key, .domain = domain,
+	*mr = (struct mr){ .fid.ops = &mr_fid, .key = FI_KEY_NOTAVAIL, .domain = domain,
 			   .start = (uintptr_t)buf, .len = len, .access = access };
 	int code = -ENOSPC;
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < REGIONS && code; i++)
+	mr->later_key = domain->mode & FI_MR_PROV_KEY ? keys++ : key;
+	for (int i = 0; i < REGIONS; i++)
+		if (domain->regions[i] && domain->regions[i]->later_key == mr->later_key)
+			code = -FI_ENOKEY;
+	for (int i = 0; i < REGIONS && code == -ENOSPC; i++)
 		if (!domain->regions[i]) {
 			domain->regions[i] = mr;
+			domain->open++;
 			code = 0;
 		}
 	pthread_mutex_unlock(&lock);
-	*out = mr;
+	if (code)
+		free(mr);
+	else if (!(domain->mode & FI_MR_ENDPOINT))
+		enable(mr);
+	*out = code ? NULL : mr;
 	return code;
 }
 
@@ -319,6 +312,7 @@ static int cq_close(struct fid *fid)
 	struct cq *cq = (struct cq *)fid;
 	if (cq->fd >= 0)
 		close(cq->fd);
+	made(cq->domain, -1);
 	free(cq);
 	return 0;
 }
@@ -352,7 +346,7 @@ static int trywait(struct fabric *fabric, struct fid **queues, int count)
 
 static int cq_open(struct domain *domain, const int *attr, struct cq **out, void *context)
 {
-	(void)domain, (void)context;
+	(void)context;
 	/* struct fi_cq_attr: size and flags (8 bytes each), format, wait_obj. */
 	const char *wait = getenv("FAKE_FABRIC_WAIT");
 	int has_fd = wait && !strcmp(wait, "fd");
@@ -362,6 +356,8 @@ static int cq_open(struct domain *domain, const int *attr, struct cq **out, void
 	cq->fid = (struct fid){ A_CQ, NULL, &cq_fid };
 	cq->fd = has_fd ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
 	cq->ops = &cq_ops;
+	cq->domain = domain;
+	made(domain, 1);
 	*out = cq;
 	return 0;
 }
@@ -381,12 +377,23 @@ static const struct {
 	void *insert;
 } av_ops = { sizeof av_ops, av_insert };
 
+static int av_close(struct fid *fid)
+{
+	made(((struct av *)fid)->domain, -1);
+	free(fid);
+	return 0;
+}
+
+static const struct fi_ops av_fid = { sizeof av_fid, av_close, bind_nothing, control_nothing };
+
 static int av_open(struct domain *domain, void *attr, struct av **out, void *context)
 {
-	(void)domain, (void)attr, (void)context;
+	(void)attr, (void)context;
 	struct av *av = calloc(1, sizeof *av);
-	av->fid.ops = &plain;
+	av->fid.ops = &av_fid;
 	av->ops = &av_ops;
+	av->domain = domain;
+	made(domain, 1);
 	*out = av;
 	return 0;
 }
@@ -399,12 +406,14 @@ static void place(struct ep *ep, const struct msg_rma *msg)
 	const struct rma_iov *to = msg->rma_iov;
 	for (int i = 0; peer && i < REGIONS; i++) {
 		struct mr *mr = peer->domain->regions[i];
-		if (!mr || mr->key != to->key || !(mr->access & FI_REMOTE_WRITE))
+		if (!mr || !mr->enabled || mr->key != to->key || !(mr->access & FI_REMOTE_WRITE))
 			continue;
-		if (to->addr < mr->start || to->len > mr->len
-		    || to->addr - mr->start > mr->len - to->len)
+		if (mr->domain->mode & FI_MR_ENDPOINT && mr->ep != peer)
 			continue;
-		char *at = (char *)(uintptr_t)to->addr;
+		uint64_t first = mr->domain->mode & FI_MR_VIRT_ADDR ? mr->start : 0;
+		if (to->addr < first || to->len > mr->len || to->addr - first > mr->len - to->len)
+			continue;
+		char *at = (char *)(uintptr_t)(mr->start + (to->addr - first));
 		for (size_t n = 0; n < msg->iov_count; n++) {
 			memcpy(at, msg->iov[n].iov_base, msg->iov[n].iov_len);
 			at += msg->iov[n].iov_len;
@@ -416,12 +425,27 @@ static void place(struct ep *ep, const struct msg_rma *msg)
 	fail(ep->cq, EACCES);
 }
 
+/* Whether bytes may be written from, by a descriptor, which only FI_MR_LOCAL needs. */
+static int is_source(struct ep *ep, const struct iovec *iov, const struct mr *mr)
+{
+	uint64_t start = (uintptr_t)iov->iov_base, len = iov->iov_len;
+	if (!(ep->domain->mode & FI_MR_LOCAL))
+		return 1;
+	for (int i = 0; mr && i < REGIONS; i++)
+		if (ep->domain->regions[i] == mr)
+			return mr->enabled && mr->access & FI_WRITE && start >= mr->start
+			       && len <= mr->len && start - mr->start <= mr->len - len;
+	return 0;
+}
+
 static ssize_t writemsg(struct ep *ep, const struct msg_rma *msg, uint64_t flags)
 {
 	const char *most = getenv("FAKE_FABRIC_WRITES"), *fails = getenv("FAKE_FABRIC_FAILS");
 	const char *loses = getenv("FAKE_FABRIC_LOSES");
 	(void)flags;
 	pthread_mutex_lock(&lock);
+	for (size_t n = 0; n < msg->iov_count; n++)
+		must(is_source(ep, &msg->iov[n], msg->desc[n]), "a write from elsewhere");
 	writes++;
 	/* Credits are immediates alone, and the last ones may never be missed. */
 	const int has_bytes = msg->iov_count && msg->iov[0].iov_len;
@@ -475,6 +499,8 @@ static int ep_close(struct fid *fid)
 {
 	struct ep *ep = (struct ep *)fid;
 	pthread_mutex_lock(&lock);
+	must(!ep->regions, "an endpoint is closed before regions that are bound to it");
+	ep->domain->open--;
 	endpoints[ep->number] = NULL;
 	pthread_mutex_unlock(&lock);
 	free(ep);
@@ -496,10 +522,21 @@ static int ep_open(struct domain *domain, struct fi_info *info, struct ep **out,
 	if (ep->number >= ENDPOINTS)
 		abort();
 	endpoints[ep->number] = ep;
+	domain->open++;
 	pthread_mutex_unlock(&lock);
 	*out = ep;
 	return 0;
 }
+
+static int domain_close(struct fid *fid)
+{
+	must(!((struct domain *)fid)->open, "a domain is closed before what is made from it");
+	free(fid);
+	return 0;
+}
+
+static const struct fi_ops domain_fid = { sizeof domain_fid, domain_close, bind_nothing,
+					  control_nothing };
 
 static const struct {
 	size_t size;
@@ -509,10 +546,11 @@ static const struct {
 static int domain_open(struct fabric *fabric, struct fi_info *info, struct domain **out,
 		       void *context)
 {
-	(void)fabric, (void)info, (void)context;
+	(void)fabric, (void)context;
 	hang_if("domain");
 	struct domain *domain = calloc(1, sizeof *domain);
-	domain->fid.ops = &plain;
+	domain->fid.ops = &domain_fid;
+	domain->mode = info->domain_attr->mr_mode;
 	domain->ops = &domain_ops;
 	domain->mr = &mr_ops;
 	*out = domain;
@@ -526,13 +564,45 @@ static const struct {
 
 /* What the library exports. */
 
+#define SYMBOL(symbol, function, version) __asm__(".symver " symbol ", " #function version)
+
+/* A function of another version, with other structures. */
+#define WRONG(function, number, version) \
+	void wrong_##function##_##number(void); \
+	void wrong_##function##_##number(void) \
+	{ \
+		must(0, #function version); \
+	} \
+	SYMBOL("wrong_" #function "_" #number, function, version)
+
+#ifdef FIRST
+WRONG(fi_getinfo, 0, "@FABRIC_1.0");
+WRONG(fi_getinfo, 1, "@FABRIC_1.1");
+WRONG(fi_getinfo, 2, "@FABRIC_1.2");
+WRONG(fi_freeinfo, 0, "@FABRIC_1.0");
+WRONG(fi_freeinfo, 1, "@FABRIC_1.1");
+WRONG(fi_freeinfo, 2, "@FABRIC_1.2");
+WRONG(fi_dupinfo, 0, "@FABRIC_1.0");
+WRONG(fi_dupinfo, 1, "@FABRIC_1.1");
+WRONG(fi_dupinfo, 2, "@FABRIC_1.2");
+WRONG(fi_fabric, 0, "@FABRIC_1.0");
+#endif
+
+#ifdef LATEST
+WRONG(fi_getinfo, 7, "@@FABRIC_1.7");
+WRONG(fi_freeinfo, 7, "@@FABRIC_1.7");
+WRONG(fi_dupinfo, 7, "@@FABRIC_1.7");
+SYMBOL("right_getinfo", fi_getinfo, "@FABRIC_1.3");
+SYMBOL("right_freeinfo", fi_freeinfo, "@FABRIC_1.3");
+SYMBOL("right_dupinfo", fi_dupinfo, "@FABRIC_1.3");
+#define fi_getinfo right_getinfo
+#define fi_freeinfo right_freeinfo
+#define fi_dupinfo right_dupinfo
+#endif
+
 uint32_t fi_version(void)
 {
-#ifdef OLD
-	return 1 << 16 | 9;
-#else
-	return 1 << 16 | 20;
-#endif
+	return MAJOR << 16 | MINOR;
 }
 
 const char *fi_strerror(int code)
@@ -597,16 +667,26 @@ void fi_freeinfo(struct fi_info *info)
 int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
 	       const struct fi_info *hints, struct fi_info **out)
 {
-	(void)version, (void)node, (void)service, (void)flags;
+	(void)node, (void)service, (void)flags;
 	hang_if("getinfo");
 	if (is("signals"))
 		signal(SIGINT, end);
+	if (version > fi_version())
+		return -ENOSYS;
+	const char *device = hints->domain_attr->name;
+	int mode = FI_MR_VIRT_ADDR;
+	if (device && !strncmp(device, "mr", 2))
+		mode = atoi(device + 2);
+	else
+		device = "fake0";
+	if (mode & ~hints->domain_attr->mr_mode)
+		return -ENODATA;
 	struct fi_info *info = fi_dupinfo(hints);
 	free(info->domain_attr->name);
-	info->domain_attr->name = strdup("fake0");
+	info->domain_attr->name = strdup(device);
 	info->fabric_attr->name = strdup("fake");
 	info->fabric_attr->prov_name = strdup("fake");
-	info->domain_attr->mr_mode = FI_MR_VIRT_ADDR;
+	info->domain_attr->mr_mode = mode;
 	info->domain_attr->mr_key_size = 8;
 	info->ep_attr->max_msg_size = 1 << 20;
 	info->ep_attr->protocol = 77;

@@ -9,15 +9,63 @@ use std::process::Command;
 pub enum Release {
     /// All that Sumpter needs.
     New,
+    /// The first release that Sumpter takes, 1.15: with all earlier versions of each function.
+    First,
+    /// One whose functions have later versions as well, which are what a program gets that names
+    /// none.
+    Latest,
+    /// All functions, without versions.
+    Unversioned,
     /// As libfabric was before 1.3 of `fi_getinfo`.
     Old,
+    /// The last release that Sumpter does not take, 1.14: it has all functions.
+    Previous,
     /// A file that is no library.
     Garbage,
 }
 
+impl Release {
+    /// Its version.
+    fn version(self) -> (u32, u32) {
+        match self {
+            Release::Latest => (2, 4),
+            Release::Old => (1, 9),
+            Release::Previous => (1, 14),
+            Release::First | Release::Unversioned => (1, 15),
+            Release::New | Release::Garbage => (1, 20),
+        }
+    }
+
+    /// The versions of its functions.
+    fn symbols(self) -> Option<&'static str> {
+        match self {
+            Release::Unversioned | Release::Garbage => None,
+            Release::Old => Some(OLD),
+            Release::Latest => Some(LATEST),
+            Release::New | Release::First | Release::Previous => Some(NEW),
+        }
+    }
+
+    /// What its source is compiled with beside its version.
+    fn define(self) -> Option<&'static str> {
+        match self {
+            Release::First => Some("-DFIRST"),
+            Release::Latest => Some("-DLATEST"),
+            _ => None,
+        }
+    }
+}
+
 const NEW: &str = "FABRIC_1.0 { global: fi_version; fi_strerror; local: *; };
 FABRIC_1.1 { global: fi_fabric; } FABRIC_1.0;
-FABRIC_1.3 { global: fi_getinfo; fi_freeinfo; fi_dupinfo; } FABRIC_1.1;
+FABRIC_1.2 { } FABRIC_1.1;
+FABRIC_1.3 { global: fi_getinfo; fi_freeinfo; fi_dupinfo; } FABRIC_1.2;
+";
+
+const LATEST: &str = "FABRIC_1.0 { global: fi_version; fi_strerror; local: *; };
+FABRIC_1.1 { global: fi_fabric; } FABRIC_1.0;
+FABRIC_1.3 { } FABRIC_1.1;
+FABRIC_1.7 { } FABRIC_1.3;
 ";
 
 const OLD: &str = "FABRIC_1.0 { global: fi_version; fi_strerror; fi_fabric; fi_getinfo;
@@ -36,14 +84,18 @@ fn build(release: Release) -> PathBuf {
         std::fs::write(&library, "this is no library").expect("a file");
         return folder;
     }
-    let versions = folder.join("versions");
-    let is_old = release == Release::Old;
-    std::fs::write(&versions, if is_old { OLD } else { NEW }).expect("a file");
+    let script = release.symbols().map(|symbols| {
+        let path = folder.join("versions");
+        std::fs::write(&path, symbols).expect("a file");
+        format!("-Wl,--version-script={}", path.display())
+    });
+    let (major, minor) = release.version();
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let built = Command::new(&compiler)
         .args(["-shared", "-fPIC", "-O1", "-pthread", "-Wl,-soname,libfabric.so.1"])
-        .arg(format!("-Wl,--version-script={}", versions.display()))
-        .args(is_old.then_some("-DOLD"))
+        .args([format!("-DMAJOR={major}"), format!("-DMINOR={minor}")])
+        .args(script)
+        .args(release.define())
         .arg("-o")
         .arg(&library)
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../fabric/tests/fake/libfabric.c"))
