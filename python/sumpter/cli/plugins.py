@@ -13,8 +13,10 @@ import typer
 from sumpter._failure import UsageError
 
 GROUP = "sumpter.commands"
-# What pip installs to have the commands, and a line about each.
+# The distribution that has the commands, where it comes from while no index has it, and a line
+# about each.
 LABORATORY = "sumpter-lab"
+WHEEL = "target/dist/sumpter_lab-*.whl"
 COMMANDS = {
     "record": "Run a training script in PyTorch and write the profile of its model.",
     "whatif": "Say what an iteration would take on other networks, and why.",
@@ -50,5 +52,5 @@ def load(name: str) -> typer.Typer:
         return entry.load()
     raise UsageError(
         f"`sumpter {name}` is a command of the laboratory, which is not installed: "
-        f"pip install {LABORATORY}"
+        f"in a checkout of Sumpter `make wheel` and `pip install {WHEEL}`"
     )
