@@ -56,8 +56,8 @@ def tries(python: str, script: Path) -> list[Try]:
         Try((*sumpter, "serve", "--help"), 0, "--join"),
         Try((*sumpter, *job), 0, "summed"),
         Try((python, "-c", "import sumpter.jax"), 1, "pip install 'sumpter[jax]'"),
-        Try((*sumpter, "bench", "emulate"), 2, "pip install sumpter-lab"),
-        Try((*sumpter, "report", "run.csv"), 2, "pip install sumpter-lab"),
+        Try((*sumpter, "bench", "emulate"), 2, "pip install target/dist/sumpter_lab-*.whl"),
+        Try((*sumpter, "report", "run.csv"), 2, "pip install target/dist/sumpter_lab-*.whl"),
     ]
 
 

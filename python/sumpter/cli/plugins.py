@@ -7,14 +7,17 @@ runs: `sumpter --help` lists the names below without looking for them.
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Annotated
 
 import typer
 
 from sumpter._failure import UsageError
 
 GROUP = "sumpter.commands"
-# What pip installs to have the commands, and a line about each.
+# The distribution that has the commands, where it comes from while no index has it, and a line
+# about each.
 LABORATORY = "sumpter-lab"
+WHEEL = "target/dist/sumpter_lab-*.whl"
 COMMANDS = {
     "record": "Run a training script in PyTorch and write the profile of its model.",
     "whatif": "Say what an iteration would take on other networks, and why.",
@@ -24,12 +27,27 @@ COMMANDS = {
 }
 
 
+def _subcommands(context: typer.Context, incomplete: str) -> list[str]:
+    """What the shell completes: the first word, where it is a command of the application."""
+    try:
+        registered = load(context.info_name or "").registered_commands
+    except UsageError:
+        return []
+    # One with a single command has it without a name.
+    if context.params.get("words") or len(registered) == 1:
+        return []
+    names = [one.name for one in registered if one.name and not one.hidden]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def add(app: typer.Typer, name: str) -> None:
     """Adds a command that hands all its arguments to the entry point of its name."""
 
-    def forward(context: typer.Context) -> None:
+    def forward(
+        words: Annotated[list[str] | None, typer.Argument(autocompletion=_subcommands)] = None,
+    ) -> None:
         loaded = load(name)
-        code = loaded(context.args, prog_name=f"sumpter {name}", standalone_mode=False)
+        code = loaded(words or [], prog_name=f"sumpter {name}", standalone_mode=False)
         raise typer.Exit(code if isinstance(code, int) else 0)
 
     app.command(
@@ -37,7 +55,6 @@ def add(app: typer.Typer, name: str) -> None:
         help=f"{COMMANDS[name]} (needs {LABORATORY})",
         add_help_option=False,
         context_settings={
-            "allow_extra_args": True,
             "allow_interspersed_args": False,
             "ignore_unknown_options": True,
         },
@@ -50,5 +67,5 @@ def load(name: str) -> typer.Typer:
         return entry.load()
     raise UsageError(
         f"`sumpter {name}` is a command of the laboratory, which is not installed: "
-        f"pip install {LABORATORY}"
+        f"in a checkout of Sumpter `make wheel` and `pip install {WHEEL}`"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +23,8 @@ from sumpter.launch.figures import (
 from sumpter.launch.links import describe_links, describe_racks, why_no_optimum
 from sumpter.launch.status import Job, Member, Stats, machine_names
 
+_WIDEST = 1000  # characters of a table
+
 
 def print_summary(
     console: Console, job: Job | None, bandwidth_gbps: float | None, *, interrupted: bool = False
@@ -38,16 +40,14 @@ def print_summary(
             "before the end, so servers may have counted more.",
             style="bold",
         )
-    console.print(
-        Group(
-            "",
-            _headline(job, bandwidth_gbps),
-            *map(Text, compression_lines(job)),
-            "",
-            _members(job),
-            *_waiting(job),
-        ),
-        highlight=False,
+    _print(
+        console,
+        "",
+        _headline(job, bandwidth_gbps),
+        *map(Text, compression_lines(job)),
+        "",
+        _members(job),
+        *_waiting(job),
     )
 
 
@@ -55,19 +55,28 @@ def print_job(console: Console, job: Job) -> None:
     """Prints a job of a coordinator, one that has ended as well."""
     members = f"{counted(len(job.workers), 'worker')}, {counted(len(job.servers), 'server')}"
     state = "ended" if job.over else job.state
-    console.print(
-        Group(
-            Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
-            Text(f"Plan: {describe_plan(job)}"),
-            Text(f"Links: {describe_links(job)}"),
-            *_racks(job),
-            *map(Text, compression_lines(job)),
-            *_drain(job),
-            _members(job),
-            *_waiting(job),
-            *([] if job.over else _stall(job)),
-        )
+    _print(
+        console,
+        Text(f"Job {job.name}{f' ({state})' if state else ''}: {members}", style="bold"),
+        Text(f"Plan: {describe_plan(job)}"),
+        Text(f"Links: {describe_links(job)}"),
+        *_racks(job),
+        *map(Text, compression_lines(job)),
+        *_drain(job),
+        _members(job),
+        *_waiting(job),
+        *([] if job.over else _stall(job)),
     )
+
+
+def _print(console: Console, *parts: RenderableType) -> None:
+    """Prints parts below each other; a file or a pipe has no width to which a table is cut."""
+    if not console.is_terminal:
+        options = console.options.update(max_width=_WIDEST)
+        tables = (part for part in parts if isinstance(part, Table))
+        widths = (console.measure(table, options=options).maximum for table in tables)
+        console.width = max([console.width, *widths])
+    console.print(Group(*parts), highlight=False)
 
 
 def _headline(job: Job, bandwidth_gbps: float | None) -> Group:
@@ -104,7 +113,8 @@ def describe_plan(job: Job) -> str:
 def _members(job: Job) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("member", no_wrap=True)
-    table.add_column("machine", overflow="ellipsis", no_wrap=True)
+    # The one that a narrow terminal cuts, as rich takes from columns that may wrap.
+    table.add_column("machine", overflow="ellipsis")
     racks = bool(job.racks)
     if racks:
         table.add_column("rack", overflow="ellipsis", no_wrap=True, max_width=12)

@@ -205,13 +205,33 @@ def test_what_the_plan_makes_of_racks_is_shown_where_racks_are_known(
     assert (f"\n{said[:1].upper()}{said[1:]}\n" in text) == ("rack" in text) == bool(said)
 
 
+def recording(width: int, **more: bool) -> Console:
+    return Console(width=width, record=True, file=open(os.devnull, "w"), **more)
+
+
+def test_figures_are_whole_in_a_file_and_before_machines_are_cut_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {"bytes_sent": 3.93 * 2**30, "bytes_received": 3.92 * 2**30, "lane_rounds": 32515}
+    workers = [
+        {**worker(rank, busy_s=1234.5, **counts), "machine": f"machine-{rank}" * 3}
+        for rank in (0, 1)
+    ]
+    (job,) = read_status(document(workers))
+    for console in (recording(80), recording(80, force_terminal=True)):
+        print_job(console, job)
+        text = console.export_text()
+        assert text.count("1234.5 s\n") == text.count(" 32,515 ") == 2
+        assert ("…" in text) == console.is_terminal
+
+
 @pytest.mark.parametrize("width", (20, 40, 60, 80, 200))
 def test_racks_fit_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     workers = in_racks(1.0)
     workers[3]["rack"] = "a-switch-with-a-long-name"
     (view,) = looks(monkeypatch, 1.0, document(workers))
     (job,) = read_status(document(workers))
-    consoles = [Console(width=width, record=True, file=open(os.devnull, "w")) for _ in range(2)]
+    consoles = [recording(width, force_terminal=True) for _ in range(2)]
     consoles[0].print(render(view, width))
     print_job(consoles[1], job)
     for console in consoles:

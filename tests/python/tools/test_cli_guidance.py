@@ -200,6 +200,11 @@ class TestCompletion:
         assert self.completed("bug") == ["bug-report"]
         assert {"--min-workers", "--machines"} <= set(self.completed("run", "--m"))
 
+    def test_commands_of_the_laboratory_are_completed(self) -> None:
+        assert self.completed("bench", "em") == ["emulate"]
+        assert self.completed("bench", "emulate", "em") == []
+        assert self.completed("whatif", "wh") == []
+
     def test_names_of_settings_are_completed(self) -> None:
         names = [row["name"] for row in _native.settings()]
         assert self.completed("config", "credit") == ["credit_bytes"]

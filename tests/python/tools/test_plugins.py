@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from jobs import HANG_S
 from sumpter.cli import main, plugins
 
+ROOT = Path(__file__).resolve().parents[3]
 # Where the laboratory is not installed: no entry points, and its package cannot be imported.
 WITHOUT = (
     "import sys; from importlib import metadata; metadata.entry_points = lambda **given: (); "
@@ -61,7 +65,15 @@ def test_without_the_laboratory_its_commands_say_what_to_install(command: str) -
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert f"`sumpter {command}`" in done.stderr
-    assert "pip install sumpter-lab" in done.stderr
+    assert f"`make wheel` and `pip install {plugins.WHEEL}`" in done.stderr
+
+
+def test_the_wheel_that_is_named_is_what_a_checkout_makes() -> None:
+    project = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
+    assert project["name"] == plugins.LABORATORY
+    wheel = f"{project['name'].replace('-', '_')}-0.1.0-cp311-abi3-manylinux_2_28_x86_64.whl"
+    assert fnmatch(f"target/dist/{wheel}", plugins.WHEEL)
+    assert "\nwheel: " in (ROOT / "Makefile").read_text()
 
 
 def test_without_the_laboratory_help_lists_its_commands() -> None:
