@@ -95,7 +95,7 @@ def test_the_elastic_example_is_run_by_its_page() -> None:
 
 def run_in_job(job: Job, example: str, *options: str) -> str:
     """Runs an example on all ranks of a job; what they wrote."""
-    job.start(str(ROOT / "examples" / example), *options).finish(HANG_S)
+    job.start(str(ROOT / "examples" / example), *options).finish()
     return "".join(job.output(rank) for rank in range(job.ranks))
 
 
