@@ -12,8 +12,6 @@ import argparse
 import hashlib
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import ray
@@ -118,27 +116,13 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> int:
     options = parse_options()
-    with cluster_of(options.nodes) if options.nodes else nullcontext():
-        return run(options)
+    if options.nodes:
+        from ray.cluster_utils import Cluster
 
-
-@contextmanager
-def cluster_of(nodes: int) -> Iterator[None]:
-    """A cluster on this machine; the driver leaves it before its nodes end."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        for _ in range(nodes - 1):
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        for _ in range(options.nodes - 1):
             cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address)
-        yield
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-def run(options: argparse.Namespace) -> int:
     trainer = TorchTrainer(
         train,
         train_loop_config={"epochs": options.epochs},
@@ -154,6 +138,7 @@ def run(options: argparse.Namespace) -> int:
     if options.digest:
         print(f"trained {options.epochs} epochs, parameters {result['digest']}")
     print(f"accuracy on 360 held-out digits: {result['accuracy']:.2%}")
+    ray.shutdown()  # before the nodes end of a cluster that was made here
     return int(options.epochs >= EPOCHS and result["accuracy"] < TARGET)
 
 
