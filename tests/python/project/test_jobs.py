@@ -11,12 +11,8 @@ import pytest
 import jobs
 from jobs import Job
 
-# Ends once the file "end" lies beside it.
-WAITING = """\
-import os, pathlib, time
-while not (pathlib.Path(os.environ["TEST_FOLDER"]) / "end").exists():
-    time.sleep(0.01)
-"""
+# Ends once the pipe "end" beside it has been opened for writing.
+WAITING = 'import os; open(os.environ["TEST_FOLDER"] + "/end").read()'
 
 
 @pytest.fixture
@@ -25,6 +21,7 @@ def waiting(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> Jo
     for name in ("HANG_S", "WINDOW_S"):
         monkeypatch.setattr(jobs, name, 0.01)
     job = make_job(1)
+    job.make_pipe("end")
     (job.folder / "waiting.py").write_text(WAITING)
     return job.start(str(job.folder / "waiting.py"))
 
@@ -35,8 +32,8 @@ def test_a_job_that_computes_is_waited_for(waiting: Job, monkeypatch: pytest.Mon
     def computing(pid: int | None) -> float:
         asked.append(pid)
         if len(asked) == 5:
-            (waiting.folder / "end").touch()
             monkeypatch.setattr(jobs, "WINDOW_S", 200.0)
+            (waiting.folder / "end").write_text("")
         return jobs.COMPUTES_S * len(asked)
 
     monkeypatch.setattr(jobs, "processor_time_s", computing)
