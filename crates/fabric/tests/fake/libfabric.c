@@ -7,7 +7,7 @@
  *   FAKE_FABRIC=signals       takes SIGTERM when it is loaded, and SIGINT when it is asked first
  *   FAKE_FABRIC_WRITES=n      takes further writes after the first n, and does nothing with them
  *   FAKE_FABRIC_FAILS=n       reports an error of every n-th write
- *   FAKE_FABRIC_LOSES=n       completes the n-th write of bytes without placing it
+ *   FAKE_FABRIC_LOSES=n       completes the n-th record of a stream without placing it
  *   FAKE_FABRIC_WAIT=fd       gives completion queues a descriptor to wait for
  *
  * Its device `mrN` wants memory registered by the modes N (FI_MR_*), and refuses what breaks their
@@ -447,12 +447,13 @@ static ssize_t writemsg(struct ep *ep, const struct msg_rma *msg, uint64_t flags
 	for (size_t n = 0; n < msg->iov_count; n++)
 		must(is_source(ep, &msg->iov[n], msg->desc[n]), "a write from elsewhere");
 	writes++;
-	/* Credits are immediates alone, and the last ones may never be missed. */
-	const int has_bytes = msg->iov_count && msg->iov[0].iov_len;
-	records += has_bytes;
+	/* The two highest bits of an immediate are 0 for records. A lost greeting is noticed later,
+	 * and credits may never be missed. */
+	const int is_record = !(msg->data >> 30);
+	records += is_record;
 	if (fails && writes % atol(fails) == 0)
 		fail(ep->cq, EIO);
-	else if (loses && has_bytes && records == atol(loses))
+	else if (loses && is_record && records == atol(loses))
 		push(ep->cq, (struct entry){ .op_context = msg->context });
 	else if (!most || writes <= atol(most))
 		place(ep, msg);
