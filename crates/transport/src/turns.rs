@@ -4,7 +4,9 @@
 //! round robin: when a party comes up it may move [`QUANTUM_BYTES`] times its weight, its
 //! connections in turn; what a turn moved is charged afterwards, so a party may overdraw by one
 //! turn, which it pays back before it comes up again. A party alone is never held back. So a
-//! party's share of the bytes follows its weight, however many connections it has.
+//! party's share of the bytes follows its weight, however many connections it has. Each turn costs
+//! a little ([`TURN_COST_BYTES`]) even if it moves nothing: a connection that must be polled asks
+//! for one turn after the other, and its party would stay up for good.
 
 use std::collections::VecDeque;
 
@@ -12,6 +14,10 @@ use sumpter_endpoint::TURN_BYTES;
 
 /// What a party of weight 1 may move when it comes up: one turn of a busy connection.
 const QUANTUM_BYTES: i64 = TURN_BYTES as i64;
+
+/// What a turn costs beside the bytes that it moves: about its system calls, and little beside a
+/// full one.
+const TURN_COST_BYTES: i64 = QUANTUM_BYTES / 64;
 
 /// The party of connections without one of their own.
 const NOBODY: usize = 0;
@@ -152,6 +158,7 @@ impl Turns {
             }
             // It stays up, for it may ask again while this turn lasts.
             let index = party.queue.pop_front()?;
+            party.deficit -= TURN_COST_BYTES;
             self.connections[index].waits = false;
             self.waiting -= 1;
             return Some(index);
@@ -204,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_polls_in_vain_starves_no_other_party() {
+        let mut turns = Turns::default();
+        turns.assign(0, 7, 4);
+        (0..2).for_each(|index| turns.ask(index));
+        // The first asks again within each of its turns, and moves nothing.
+        let turns_until_the_other = std::iter::from_fn(|| turns.begin().inspect(|i| turns.ask(*i)));
+        let polls = turns_until_the_other.take(1000).take_while(|index| *index == 0).count();
+        assert!(polls < 1000, "the other had no turn");
+    }
+
+    #[test]
     fn a_party_that_goes_and_one_that_comes_do_not_mix() {
         let mut turns = Turns::default();
         turns.assign(0, 7, 1);
@@ -222,7 +240,7 @@ mod tests {
     }
 
     /// Parties with so many busy connections each; what each moves until `total` bytes are moved
-    /// when a turn of party `p` moves `moved(p)`.
+    /// when a turn of party `p` moves `moved(p)`. What a turn costs counts as moved.
     fn share(
         parties: &[(u32, usize)],
         mut moved: impl FnMut(usize) -> usize,
@@ -241,7 +259,7 @@ mod tests {
         while shares.iter().sum::<usize>() < total {
             let index = turns.begin().expect("a connection waits");
             let bytes = moved(owner[index]);
-            shares[owner[index]] += bytes;
+            shares[owner[index]] += bytes + TURN_COST_BYTES as usize;
             turns.charge(index, bytes);
             turns.ask(index);
         }

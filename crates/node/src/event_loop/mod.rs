@@ -280,7 +280,7 @@ impl EventLoop {
 
     /// Does what is due: dials lanes again, gives up on handshakes, reports.
     fn tend(&mut self, now: Instant) {
-        self.sockets.settle();
+        self.sockets.settle(now);
         for index in self.sockets.overdue(now) {
             let Some(socket) = self.sockets.get(index) else { continue };
             if let Phase::ToLane(_) | Phase::FromWorker(_) = socket.phase {

@@ -53,6 +53,8 @@ pub(crate) struct Sockets {
     pub network: Option<PlacedNetwork>,
     /// How long a network in which bytes are placed may do nothing of what it owes.
     patience: Duration,
+    /// When ways to place bytes are tried again.
+    settle_at: Instant,
     /// What connections that are gone have placed.
     placed: Placing,
     /// Where connections may leave from.
@@ -93,6 +95,7 @@ impl Sockets {
             tls,
             network,
             patience,
+            settle_at: Instant::now(),
             placed: Placing::default(),
             sources,
             turns: Turns::default(),
@@ -257,8 +260,12 @@ impl Sockets {
         (0..self.table.len()).filter(|i| self.table[*i].as_ref().is_some_and(late)).collect()
     }
 
-    /// Gives each connection that tries a way to place bytes another turn.
-    pub(crate) fn settle(&mut self) {
+    /// Gives each connection that tries a way to place bytes another turn, from time to time.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        if now < self.settle_at {
+            return;
+        }
+        self.settle_at = now + SETTLING_PAUSE;
         for (index, socket) in self.table.iter_mut().enumerate() {
             let Some(socket) = socket else { continue };
             if socket.is_settling() {
@@ -292,7 +299,7 @@ impl Sockets {
         let sockets = self.table.iter().flatten();
         let settling = sockets.clone().any(Socket::is_settling);
         let now = Instant::now();
-        let again = settling.then(|| now + SETTLING_PAUSE);
+        let again = settling.then_some(self.settle_at);
         // What was sent since the last look is not watched yet.
         let unwatched = |s: &Socket| s.link.owed().map(|_| now + self.patience / 2);
         let watched = |s: &Socket| s.watch.as_ref().map(|watch| watch.due(self.patience));
