@@ -17,7 +17,7 @@ from sumpter import _native
 from sumpter.doctor import ERROR, NOTE, OK, WARNING, Finding
 from sumpter.doctor.pairs import agent, datagrams, findings
 from sumpter.doctor.pairs.findings import Machine, Pair, Way
-from sumpter.doctor.pairs.session import rounds
+from sumpter.doctor.pairs.session import Host, rounds
 
 VERSIONS = {"wire format": "4", "sumpter": "0.1.0", "python": "3.11.7", "torch": "2.15.0"}
 
@@ -74,6 +74,21 @@ def says(found: list[Finding], check: str, state: str, *words: str) -> None:
     assert finding.state == state, finding
     for word in words:
         assert word in finding.found + " / " + finding.remedy, finding
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "title"),
+    [
+        ("a", "10.0.0.1", "a, 10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ("down", None, "down"),
+    ],
+)
+def test_a_machine_is_called_by_its_name_and_its_address_once(
+    name: str, address: str | None, title: str
+) -> None:
+    there = replace(machine("a"), name=name, address=address) if address else None
+    assert Host(name, machine=there).title == title
 
 
 def test_a_pair_in_good_order_has_nothing_to_mend() -> None:

@@ -45,8 +45,7 @@ def as_json(report: Report) -> dict[str, Any]:
 def print_report(report: Report, console: Console, verbose: bool) -> None:
     """What is not ok of each machine and pair, all of it if `verbose`, and the figures."""
     for host in report.hosts:
-        title = f"{host.name}, {host.machine.address}" if host.machine else host.name
-        _print_part(title, host.findings, console, verbose)
+        _print_part(host.title, host.findings, console, verbose)
     _print_part("All machines", report.findings, console, verbose)
     for pair in report.pairs:
         _print_part(pair.title, pair.findings, console, verbose)

@@ -76,6 +76,12 @@ class Host:
     findings: list[Finding] = field(default_factory=list)
     machine: Machine | None = None
 
+    @property
+    def title(self) -> str:
+        """Its name, and its address where that is not the name."""
+        address = self.machine.address if self.machine else self.name
+        return self.name if address == self.name else f"{self.name}, {address}"
+
 
 @dataclass
 class Report:
