@@ -6,7 +6,7 @@ SEED ?=
 SEEDS ?=
 FUZZ_SECONDS ?= 25
 # Processes of pytest: a test waits for the processes of its jobs about half of the time.
-TEST_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+TEST_JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 # Those that criterion runs, once with --test.
 BENCHES := kernels lane placement queue
 CHAOS_SECONDS ?= 30
@@ -158,7 +158,8 @@ images: server $(RELEASE)/.installed $(if $(filter worker,$(IMAGES)),dist) ## Bu
 		$(if $(WORKER_DEBIAN),--debian $(WORKER_DEBIAN))
 
 ray-check: setup ## Install Ray into .venv, and run the tests that need it.
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/ray.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python \
+		--require-hashes -r requirements/ray.txt
 	$(BIN)/python -m pytest tests/python/ray
 
 # Makes both distributions those of another environment as well, with their commands. Their modules
@@ -173,34 +174,34 @@ endef
 # TensorFlow's LLVM and that of Triton, which torch brings, end a process that has both.
 $(TENSORFLOW)/.installed: requirements/tensorflow.txt | setup
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(TENSORFLOW)
-	$(BIN)/uv pip install --quiet --python $(TENSORFLOW)/bin/python --require-hashes \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(TENSORFLOW)/bin/python --require-hashes \
 		-r requirements/tensorflow.txt
 	@touch $@
 
 tensorflow-check: setup $(TENSORFLOW)/.installed ## Make an environment with TensorFlow, and run the tests that need it.
 	$(call link,$(TENSORFLOW))
-	$(TENSORFLOW)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal tests/python/tensorflow
-	$(TENSORFLOW)/bin/python -m pytest tests/python/docs/test_commands.py \
+	$(TENSORFLOW)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal -k "tensorflow or keras" \
+		tests/python/tensorflow tests/python/docs/test_commands.py \
 		tests/python/docs/test_pages.py tests/python/observe/test_fronts.py \
-		tests/python/fronts/test_mixed_fronts.py -k "tensorflow or keras"
+		tests/python/fronts/test_mixed_fronts.py
 
 # MXNet needs an older NumPy than all else, which only Python 3.11 has.
 $(MXNET)/.installed: requirements/mxnet.txt | setup
 	$(BIN)/uv venv --quiet --clear --python 3.11 $(MXNET)
-	$(BIN)/uv pip install --quiet --python $(MXNET)/bin/python --require-hashes \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(MXNET)/bin/python --require-hashes \
 		-r requirements/mxnet.txt
 	@touch $@
 
 mxnet-check: setup $(MXNET)/.installed ## Make an environment with MXNet, and run the tests that need it.
 	$(call link,$(MXNET))
-	$(MXNET)/bin/python -m pytest tests/python/mxnet tests/python/observe/test_fronts.py
-	$(MXNET)/bin/python -m pytest tests/python/docs/test_commands.py \
-		tests/python/fronts/test_mixed_fronts.py -k mxnet
+	$(MXNET)/bin/python -m pytest -n $(TEST_JOBS) --dist worksteal -k mxnet \
+		tests/python/mxnet tests/python/observe/test_fronts.py \
+		tests/python/docs/test_commands.py tests/python/fronts/test_mixed_fronts.py
 
 # The extra `jax` has the newest JAX of Python 3.11, in .venv.
 $(JAX_OLD)/.installed: requirements/jax-old.txt | setup
 	$(BIN)/uv venv --quiet --clear --python 3.11 $(JAX_OLD)
-	$(BIN)/uv pip install --quiet --python $(JAX_OLD)/bin/python --require-hashes \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(JAX_OLD)/bin/python --require-hashes \
 		-r requirements/jax-old.txt
 	@touch $@
 
@@ -210,7 +211,7 @@ jax-old-check: setup $(JAX_OLD)/.installed ## Make an environment with an old JA
 
 $(CLOUDS)/.installed: requirements/clouds.txt | setup
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CLOUDS)
-	$(BIN)/uv pip install --quiet --python $(CLOUDS)/bin/python --require-hashes \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(CLOUDS)/bin/python --require-hashes \
 		-r requirements/clouds.txt
 	@touch $@
 

@@ -40,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "exclusive: no other test of any session may run on this machine meanwhile"
     )
+    config.addinivalue_line(
+        "markers", "emulates: no other test of any session may emulate a cluster meanwhile"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,14 +63,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests run side by side, in several processes; those marked exclusive have the machine."""
+    """Tests run side by side, in several processes; those marked exclusive have the machine, and of
+    those marked emulates one runs at a time."""
     exclusive = request.node.get_closest_marker("exclusive") is not None
+    emulates = request.node.get_closest_marker("emulates") is not None
     place = f"{tempfile.gettempdir()}/sumpter-tests-{os.getuid()}"
-    with open(f"{place}.door", "a") as door, open(f"{place}.room", "a") as room:
+    with ExitStack() as stack:
+        door, room, cluster = (
+            stack.enter_context(open(f"{place}.{name}", "a")) for name in ("door", "room", "cluster")
+        )
         # A test that waits to be alone holds the outer lock, so that no other test starts.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
+        if emulates:
+            fcntl.flock(cluster, fcntl.LOCK_EX)
         yield
 
 

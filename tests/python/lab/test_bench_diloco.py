@@ -150,7 +150,7 @@ def diloco() -> Iterator[Any]:
         assert not namespaces.of_run(f"{namespaces.PREFIX}-{process.pid}-")
 
 
-@pytest.mark.exclusive
+@pytest.mark.emulates
 @pytest.mark.parametrize("per_site", [1, 2])
 def test_a_small_run_trains_in_every_mode_over_the_link(
     diloco, tmp_path: Path, per_site: int
@@ -178,7 +178,7 @@ def test_a_small_run_trains_in_every_mode_over_the_link(
         assert one["ranks"][0]["seconds"] > least
 
 
-@pytest.mark.exclusive
+@pytest.mark.emulates
 def test_a_signal_ends_everything(diloco) -> None:
     process = diloco(*SMALL, "--steps", "1000000")
     assert "round trip" in process.stdout.readline()
@@ -190,7 +190,7 @@ def test_a_signal_ends_everything(diloco) -> None:
     assert not namespaces.of_run(prefix)
 
 
-@pytest.mark.exclusive
+@pytest.mark.emulates
 def test_what_a_killed_run_leaves_is_removed_when_asked(diloco) -> None:
     process = diloco(*SMALL, "--steps", "1000000")
     assert "round trip" in process.stdout.readline()

@@ -158,7 +158,7 @@ def run(bench: str, output: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.exclusive
+@pytest.mark.emulates
 def test_a_small_run_finds_the_memory_of_a_model(tmp_path: Path) -> None:
     options = ("-n", "2", "-s", "n", "--megabytes", "16", "--steps", "2")
     (row,) = run("memory", tmp_path / "memory.json", *options)["rows"]
@@ -168,7 +168,7 @@ def test_a_small_run_finds_the_memory_of_a_model(tmp_path: Path) -> None:
     assert row["server_bytes_servers"] > row["server_planned_bytes"] == pytest.approx(24e6)
 
 
-@pytest.mark.exclusive
+@pytest.mark.emulates
 def test_a_small_run_fills_the_lanes_with_the_bytes_that_are_planned(tmp_path: Path) -> None:
     options = ("-n", "2", "--megabytes", "4", "--rules", "adam", "--turns", "1")
     sums, adam = run("refill", tmp_path / "refill.json", *options)["rows"]
@@ -178,7 +178,7 @@ def test_a_small_run_fills_the_lanes_with_the_bytes_that_are_planned(tmp_path: P
     assert sums["more_megabytes"] < adam["more_megabytes"]
 
 
-@pytest.mark.exclusive
+@pytest.mark.emulates
 def test_a_small_run_takes_steps_in_every_mode(tmp_path: Path) -> None:
     options = ("-n", "2", "-k", "1", "--megabytes", "0.1", "--compute-s", "0.02")
     file = tmp_path / "asynchronous.json"
