@@ -4,7 +4,7 @@
 PYTHON ?= python3
 SEED ?=
 SEEDS ?=
-FUZZ_SECONDS ?= 25
+FUZZ_SECONDS ?= 15
 # Processes of pytest: a test waits for the processes of its jobs about half of the time.
 TEST_JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 # Those that criterion runs, once with --test.
