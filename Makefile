@@ -105,7 +105,7 @@ mutants: setup ## Plant bugs in the protocol, one after the other; each must be 
 	$(BIN)/python tests/mutants/mutants.py
 
 $(TOOLS)/bin/cargo-fuzz:
-	cargo install cargo-fuzz --version 0.13.2 --locked --root $(TOOLS)
+	cargo install cargo-fuzz --version 0.13.2 --debug --locked --root $(TOOLS)
 
 sanitize: ## Run the Rust tests under ThreadSanitizer and AddressSanitizer (needs a nightly Rust).
 	$(PYTHON) tests/sanitize/sanitize.py
