@@ -68,10 +68,9 @@ def turn(request: pytest.FixtureRequest) -> Iterator[None]:
     exclusive = request.node.get_closest_marker("exclusive") is not None
     emulates = request.node.get_closest_marker("emulates") is not None
     place = f"{tempfile.gettempdir()}/sumpter-tests-{os.getuid()}"
+    names = ("door", "room", "cluster")
     with ExitStack() as stack:
-        door, room, cluster = (
-            stack.enter_context(open(f"{place}.{name}", "a")) for name in ("door", "room", "cluster")
-        )
+        door, room, cluster = (stack.enter_context(open(f"{place}.{name}", "a")) for name in names)
         # A test that waits to be alone holds the outer lock, so that no other test starts.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
