@@ -168,6 +168,8 @@ def _run(script: Path, folder: Path) -> tuple[int, str]:
         **{f"SUMPTER_{name.upper()}": str(value) for name, value in PATIENCE.items()},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
+        # Other tests run beside.
+        "OMP_NUM_THREADS": "1",
         "TMPDIR": str(run_folder),
         # Where `--job last` looks: two pages must not find each other's jobs.
         "XDG_RUNTIME_DIR": str(run_folder),
