@@ -44,6 +44,11 @@ VARIANTS = {
     ),
     "an issuer of one's own": (*("--set", "tls.enabled=true,tls.certManager.issuerRef.name=site"),),
     "a Secret of one's own": ("--set", "token.existingSecret=mine,token.key=secret"),
+    "names that are numbers": ("--set-json", 'servers.pools=[{"name":"1"},{"name":"true"}]'),
+    "workers on their nodes' networks only": (
+        *("--set-json", "networkPolicy.workers=[]"),
+        *("--set", "networkPolicy.nodes={10.0.0.0/16}"),
+    ),
     "no policies": ("--set", "networkPolicy.enabled=false,podDisruptionBudget.enabled=false"),
 }
 variants = pytest.mark.parametrize("arguments", VARIANTS.values(), ids=list(VARIANTS))
@@ -133,9 +138,35 @@ def test_the_secret_of_a_tenant_is_the_same_where_its_workers_are() -> None:
     made = {
         one["metadata"]["namespace"]: one["data"]["token"]
         for one in secrets
-        if one["metadata"]["name"] == "sumpter-tenant-0"
+        if one["metadata"]["name"] == "sumpter-tenant-vision-697be61a"
     }
     assert set(made) == {"sumpter", "team-vision"} and len(set(made.values())) == 1
+
+
+def test_the_secret_of_a_tenant_follows_from_its_name() -> None:
+    def names(tenants: str) -> dict[str, str]:
+        return {
+            one["metadata"]["annotations"]["sumpter/job"]: one["metadata"]["name"]
+            for one in render("--set-json", f"tenants={tenants}")
+            if one["kind"] == "Secret" and "sumpter/job" in one["metadata"].get("annotations", {})
+        }
+
+    first = names('[{"name":"vision-*"},{"name":"speech"},{"name":"*"},{"name":"Vision/"}]')
+    assert len(set(first.values())) == 4
+    assert names('[{"name":"speech"}]') == {"speech": first["speech"]}
+
+
+def test_whole_numbers_of_a_file_are_written_out(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        "coordinator: {settings: {peer_timeout_s: 2.5}}\n"
+        "servers: {settings: {max_job_bytes: 12884901888}}\n"
+    )
+    resources = render("--values", str(values))
+    words = [
+        w for one in resources for spec in pod_specs(one) for w in spec["containers"][0]["args"]
+    ]
+    assert "max_job_bytes=12884901888" in words and "peer_timeout_s=2.5" in words
 
 
 def test_a_secret_of_ones_own_is_used_and_none_made() -> None:
@@ -224,6 +255,10 @@ def test_dashboard_and_alerts_are_those_of_the_project() -> None:
         (("--set", "image.repository=x,image.digest=latest"), "digest"),
         (("--set", "image.repository=x,tenants[0].weight=2"), "name"),
         (("--set", "image.repository=x,tenants[0].name=a b"), "name"),
+        (
+            ("--set", "image.repository=x,tenants[0].name=a,tenants[1].name=a"),
+            'tenants: "a" is listed twice',
+        ),
         (("--set", "image.repository=x,servers.pools[0].name=A"), "name"),
         (
             ("--set", "image.repository=x,servers.kind=DaemonSet,servers.autoscaling.enabled=true"),

@@ -40,6 +40,8 @@ BUILD = ROOT / "tests" / "kubernetes" / "build.py"
 FULL = Path(__file__).parent / "full.yaml"
 DEFAULT = ("--set", IMAGE)
 TENANT = "team-vision"
+# The Secret that the chart makes for the tenant vision-* of full.yaml.
+VISION = "sumpter-tenant-vision-697be61a"
 EVENTS = "/api/v1/namespaces/{}/events"
 BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
 # Two pools of servers on nodes of their own, and a server on each node of a third kind.
@@ -134,6 +136,15 @@ def token(plane: ControlPlane, namespace: str, name: str = "sumpter-token") -> s
     return base64.b64decode(data["token"]).decode()
 
 
+def tenant_tokens(plane: ControlPlane, namespace: str) -> dict[str, str]:
+    """The token of each tenant that has a Secret of the chart's in a namespace."""
+    return {
+        one["metadata"]["annotations"]["sumpter/job"]: one["data"]["token"]
+        for one in plane.items(f"/api/v1/namespaces/{namespace}/secrets")
+        if "sumpter/job" in one["metadata"].get("annotations", {})
+    }
+
+
 def uninstall(plane: ControlPlane, release: str, namespace: str) -> str:
     """Takes a release away; what Helm says."""
     done = plane.helm("uninstall", release, "--namespace", namespace)
@@ -162,9 +173,7 @@ def test_everything_of_the_chart_is_stored_as_sent(
     assert not {name: faults for name, faults in found.items() if faults}
     if "--values" in arguments:
         assert kinds >= {"Certificate", "Issuer", "ServiceMonitor", "PrometheusRule", "DaemonSet"}
-        assert token(plane, TENANT, "sumpter-tenant-0") == token(
-            plane, namespace, "sumpter-tenant-0"
-        )
+        assert token(plane, TENANT, VISION) == token(plane, namespace, VISION)
     uninstall(plane, "sumpter", namespace)
 
 
@@ -372,7 +381,34 @@ def test_the_namespace_of_a_tenant_must_exist(plane: ControlPlane) -> None:
     plane.namespace("team-red")
     done = plane.helm(*command)
     assert done.returncode == 0, done.stderr
-    assert token(plane, "team-red", "sumpter-tenant-0")
+    assert tenant_tokens(plane, "team-red").keys() == {"red-*"}
+    uninstall(plane, "sumpter", namespace)
+
+
+def test_a_tenant_keeps_its_token_when_another_is_taken_off_the_list(plane: ControlPlane) -> None:
+    namespace = "tenants"
+    plane.namespace(namespace)
+    both = 'tenants=[{"name":"red-*"},{"name":"green"}]'
+    plane.install("sumpter", namespace, *DEFAULT, "--set-json", both)
+    before = tenant_tokens(plane, namespace)
+    assert before.keys() == {"red-*", "green"} and len(set(before.values())) == 2
+    done = plane.helm(
+        *("upgrade", "sumpter", str(CHART), "--namespace", namespace),
+        *(*DEFAULT, "--set-json", 'tenants=[{"name":"green"}]'),
+    )
+    assert done.returncode == 0, done.stderr
+    # That of the other stays for when it comes back.
+    assert tenant_tokens(plane, namespace) == before
+    (mount,) = (
+        source["secret"]["name"]
+        for volume in plane.stored(only(plane.sent("sumpter", namespace), "StatefulSet"))["spec"][
+            "template"
+        ]["spec"]["volumes"]
+        if volume["name"] == "tenants"
+        for source in volume["projected"]["sources"]
+        if "secret" in source
+    )
+    assert token(plane, namespace, mount) == before["green"]
     uninstall(plane, "sumpter", namespace)
 
 

@@ -282,7 +282,10 @@ def test_the_charts_service_sums_for_tenants_over_tls(pods: Cluster, tmp_path: P
         **{"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
         **{"SUMPTER_SERVERS": "2", "SUMPTER_START_TIMEOUT_S": "150"},
     }
-    jobs = {"vision-1": pods.secrets["sumpter-tenant-0"], "speech": pods.secrets["speech"]}
+    jobs = {
+        "vision-1": pods.secrets["sumpter-tenant-vision-697be61a"],
+        "speech": pods.secrets["speech"],
+    }
     for job, secret in jobs.items():
         own = {"SUMPTER_JOB": job, "SUMPTER_TOKEN": secret["token"]}
         ranks = [

@@ -6,7 +6,7 @@
 
 {{- define "sumpter.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "sumpter.labels" -}}
@@ -38,10 +38,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- ternary .Values.token.key "token" (ne .Values.token.existingSecret "") -}}
 {{- end }}
 
-{{/* The name of a tenant's Secret; the context is (list $ index tenant). */}}
+{{/*
+The name of a tenant's Secret; the context is (list $ tenant). It follows from the tenant's name alone: by the place in
+the list, a tenant would get the token of another when one before it is removed.
+*/}}
 {{- define "sumpter.tenantSecret" -}}
-{{- $tenant := index . 2 -}}
-{{- default (printf "%s-tenant-%d" (include "sumpter.fullname" (index . 0)) (index . 1)) $tenant.existingSecret -}}
+{{- $tenant := index . 1 -}}
+{{- $readable := regexReplaceAll "[^a-z0-9]+" (lower $tenant.name) "-" | trunc 40 | trimAll "-" -}}
+{{- $own := compact (list (include "sumpter.fullname" (index . 0)) "tenant" $readable (sha256sum $tenant.name | trunc 8)) -}}
+{{- default (join "-" $own) $tenant.existingSecret -}}
 {{- end }}
 
 {{/* A token that exists already, or a fresh one; the context is (list namespace name). */}}
@@ -64,11 +69,15 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Settings as arguments; the context is a map. */}}
+{{/* Settings as arguments; the context is a map. Numbers of a values file are floating point, so 12884901888 is 1.28e+10. */}}
 {{- define "sumpter.settings" -}}
 {{- range $name, $value := . }}
+{{- $text := toString $value }}
+{{- if kindIs "float64" $value }}
+{{- $text = ternary (printf "%.0f" $value) $text (eq (floor $value) $value) }}
+{{- end }}
 - --set
-- {{ printf "%s=%v" $name $value | quote }}
+- {{ printf "%s=%s" $name $text | quote }}
 {{- end }}
 {{- end }}
 
