@@ -22,8 +22,8 @@ _log = logging.getLogger("sumpter")
 _PLACE = ("rank", "world_size", "local_rank", "local_size")
 
 _seat: _native.Seat | None = None
-# Whether what the process came for is under way, so that its end is a failure.
-_working = False
+# Whether what the process came for is done; its end is a failure otherwise.
+_done = False
 
 
 def take(
@@ -65,11 +65,11 @@ def has_changed() -> bool:
 
 @contextlib.contextmanager
 def working() -> Iterator[None]:
-    """Within it, the end of the process is a failure of the job's work."""
-    global _working
-    _working = True
+    """The job's work: the end of the process is a failure unless it ends without an exception."""
+    global _done
+    _done = False
     yield
-    _working = False
+    _done = True
 
 
 @atexit.register
@@ -77,8 +77,8 @@ def _leave() -> None:
     global _seat
     seat, _seat = _seat, None
     if seat is not None:
-        # The interpreter leaves the exception that ends it here.
-        seat.leave(done=not _working and getattr(sys, "last_value", None) is None)
+        # The interpreter leaves the exception that ends it here, but not a SystemExit.
+        seat.leave(done=_done and getattr(sys, "last_value", None) is None)
 
 
 def _after_fork() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import itertools
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,15 @@ from sumpter._core.tensor import (
     TensorUse,
     ready_times,
 )
-from sumpter._errors import ConfigError, MismatchError, SumpterError, UnsupportedError
+from sumpter._errors import (
+    ConfigError,
+    MismatchError,
+    PeerLostError,
+    SumpterError,
+    UnsupportedError,
+)
+
+_log = logging.getLogger("sumpter")
 
 
 class Session:
@@ -128,6 +137,10 @@ class Session:
             # A run outlives a coordinator, unless that is in rank 0, which has left then.
             return self._meeting.is_in_rank_0
         return any(worker["gone"] for job in view["jobs"] for worker in job["workers"])
+
+    def has_lost_workers(self) -> bool:
+        """Whether workers have died, and the others go on without them; ClosedError at the end."""
+        return bool(json.loads(self.worker.plan())["gone"])
 
     def abandon(self) -> None:
         """Keeps what works for it for ever: in a forked child, ending it would never return."""
@@ -318,5 +331,10 @@ def _join(given: dict[str, str], settings: dict[str, str]) -> _native.Worker:
     """Joins the job, or the next generation of an elastic one."""
     if not is_elastic(settings):
         return _native.Worker.join(settings)
-    settings, place = seat.take(given, settings, job_name(settings))
-    return _native.Worker.join(settings, place)
+    while True:
+        seated, place = seat.take(given, settings, job_name(settings))
+        try:
+            return _native.Worker.join(seated, place)
+        except PeerLostError as error:
+            # Newcomers would end here, and cost the job more workers than have died.
+            _log.warning("%s; meeting again", error)

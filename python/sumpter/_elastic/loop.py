@@ -68,9 +68,13 @@ def going_on(
         if not seat.held():
             state.sync()
             return func(state, *args, **kwargs)
+        is_new_generation = False
         with seat.working():
             while True:
                 try:
+                    if is_new_generation:
+                        # A callback may communicate, and find that a worker is lost.
+                        state.on_reset()
                     state.sync()
                     return func(state, *args, **kwargs)
                 except HostsUpdatedInterrupt:
@@ -82,7 +86,7 @@ def going_on(
                     _log.warning("%s; going back to the last commit", cause)
                     state.restore()
                 _meet_again()
-                state.on_reset()
+                is_new_generation = True
 
     return elastic
 
@@ -98,12 +102,6 @@ def _is_lost_peer(error: SumpterError) -> bool:
 def _meet_again() -> None:
     """Leaves the job and joins its next generation."""
     settings = membership.current().settings
-    while True:
-        membership.shutdown()
-        try:
-            session = membership.acquire(membership.HOLDER, settings)
-        except PeerLostError as error:
-            _log.warning("%s; meeting again", error)
-            continue
-        _log.warning("going on as rank %d of %d", session.rank, session.world_size)
-        return
+    membership.shutdown()
+    session = membership.acquire(membership.HOLDER, settings)
+    _log.warning("going on as rank %d of %d", session.rank, session.world_size)

@@ -81,7 +81,9 @@ class State:
         if not seat.held():
             return
         leaves = self._leaves
-        news = [int(seat.has_changed()), int(leaves)]
+        # A coordinator that has come back knows no seat of a worker that died meanwhile.
+        changed = seat.has_changed() or membership.current().has_lost_workers()
+        news = [int(changed), int(leaves)]
         has_changed, any_leaves = reduce_numbers(news, Max, "elastic.changed")
         if not has_changed and not any_leaves:
             return

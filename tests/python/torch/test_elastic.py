@@ -100,6 +100,45 @@ def test_too_few_workers_are_an_error_that_says_so(make_job: Callable[..., Job])
     assert job.exit_code(0) == 0, job.report("no such error")
 
 
+@pytest.mark.parametrize(("how", "code"), [("exits", 3), ("seated", -signal.SIGKILL)])
+def test_a_worker_that_ends_before_its_work_ends_no_other(
+    make_job: Callable[..., Job], how: str, code: int
+) -> None:
+    job = make_job(3, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    for rank in range(3):
+        job.start_rank(rank, "elastic_losses.py", "2", *[how] * (rank == 2))
+    assert job.exit_code(2) == code, job.report("the worker did not end")
+    assert job.exit_code(0) == job.exit_code(1) == 0, job.report("the others failed")
+    # Whoever is seated and dies takes part in no generation.
+    sizes = b"[2]" if how == "seated" else b"[3, 2]"
+    assert job.result(0) == job.result(1) == sizes, job.report("they did not train")
+
+
+def test_a_worker_may_die_in_a_reset_callback(make_job: Callable[..., Job]) -> None:
+    settings = {"redo": False, "start_timeout_s": HANG_S}
+    job = make_job(3, repeated=True, min_workers=1, **settings)
+    for rank, how in enumerate(([], ["resets"], ["exits"])):
+        job.start_rank(rank, "elastic_losses.py", "1", *how)
+    assert job.exit_code(1) == -signal.SIGKILL, job.report("no worker was killed")
+    assert job.exit_code(0) == 0, job.report("the survivor failed")
+    assert job.result(0) == b"[3, 1]"
+
+
+def test_a_worker_that_dies_while_the_coordinator_is_away_is_left_out(
+    make_job: Callable[..., Job],
+) -> None:
+    # How long the others wait for it to come back.
+    job = make_job(3, repeated=True, min_workers=2, start_timeout_s=15)
+    job.make_pipe("at_work")
+    job.start("elastic_losses.py", "2", "announces")
+    job.wait_for("at_work")
+    job.stop_coordinator()
+    job.signal(2, signal.SIGKILL)
+    job.start_coordinator()
+    assert job.exit_code(0) == job.exit_code(1) == 0, job.report("the others failed")
+    assert job.result(0) == job.result(1) == b"[3, 2]"
+
+
 def test_elastic_workers_go_on_when_the_coordinator_comes_back(
     make_job: Callable[..., Job],
 ) -> None:
