@@ -226,8 +226,9 @@ def given_hosts(hosts: str | None, hostfile: Path | None, here: tuple[str, ...])
     assert hostfile is not None
     try:
         text = hostfile.read_text()
-    except OSError as error:
-        raise Failure(f"cannot read {hostfile}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise Failure(f"cannot read {hostfile}: {reason}") from error
     found = parse_hostfile(text, str(hostfile), here)
     _check_settings(found, hostfile)
     return found

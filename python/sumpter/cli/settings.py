@@ -192,6 +192,7 @@ def _print(rows: list[dict[str, str]]) -> None:
 
 def _print_table(console: Console, rows: list[dict[str, str]]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("setting", style="cyan", no_wrap=True)
@@ -200,7 +201,7 @@ def _print_table(console: Console, rows: list[dict[str, str]]) -> None:
     table.add_column("range", no_wrap=True)
     table.add_column("meaning", ratio=1)
     for row in rows:
-        table.add_row(row["name"], row["env"], row["default"], row["range"], row["doc"])
+        table.add_row(*(Text(row[name]) for name in ("name", "env", "default", "range", "doc")))
     console.print(table)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sumpter._words import printable
 from sumpter.console.events import Event
 from sumpter.launch.figures import format_seconds, format_setting
 from sumpter.launch.top import JobRow, MemberRow, View, cells, facts
@@ -51,13 +52,8 @@ def event_rows(happened: Iterable[tuple[float, Event]]) -> list[dict[str, Any]]:
 
 def short(text: str) -> str:
     """A text in one line, no longer than a reader bears, whose letters stay in their order."""
-    line = "".join(map(_shown, " ".join(text.split())))
+    line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
-
-
-def _shown(letter: str) -> str:
-    """Control characters, and those that turn the direction of writing, as a mark."""
-    return letter if letter.isprintable() else "\ufffd"
 
 
 def _job(job: JobRow) -> dict[str, Any]:

@@ -115,6 +115,8 @@ class Environment:
         if self.token is not None:
             # A file would be a second source of the same token.
             merged |= {"SUMPTER_TOKEN": self.token, "SUMPTER_TOKEN_FILE": None}
+            # The coordinator, which is in this process, exports the metrics of all.
+            merged["SUMPTER_METRICS_PORT"] = None
         if seat.machine is not None:
             merged["SUMPTER_MACHINE"] = seat.machine
         merged |= self.variables

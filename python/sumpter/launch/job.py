@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from sumpter._failure import Failure, UsageError
 from sumpter.launch.causes import End
 from sumpter.launch.environment import Environment, bandwidth_gbps, passed_on, requested_variables
 from sumpter.launch.layout import Layout
-from sumpter.launch.output import Label, Output
+from sumpter.launch.output import Label, Output, forgiving
 from sumpter.launch.place import HERE, Access, Facts, Place, Role, open_places
 from sumpter.launch.progress import Progress
 from sumpter.launch.remote import RemoteShell
@@ -81,7 +81,7 @@ class Meeting:
 
 def launch(spec: JobSpec) -> int:
     """Runs the whole job; its exit code is that of the first worker that failed."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, file=forgiving(sys.stdout))
     # Refuses a setting that is not in the table or out of its range before anything starts.
     meeting = meet(spec)
     try:
@@ -142,7 +142,7 @@ def meet(spec: JobSpec) -> Meeting:
     if not listen:
         listen = f"{_LOOPBACK}:0"
         if spec.is_remote:
-            listen = "[::]:0" if ":" in spec.address else "0.0.0.0:0"
+            listen = "[::]:0" if _is_reached_by_ipv6(spec) else "0.0.0.0:0"
     of_coordinator = dict(settings)
     del of_coordinator["metrics_port"]  # the environment's counts, unless one is given
     if spec.metrics_port is not None:
@@ -154,6 +154,25 @@ def meet(spec: JobSpec) -> Meeting:
     host = "" if host in _EVERYWHERE else host
     settings["coordinator"] = f"{host or _LOOPBACK}:{own.address.rpartition(':')[2]}"
     return Meeting(settings, token, own, "" if host == _LOOPBACK else host)
+
+
+def _is_reached_by_ipv6(spec: JobSpec) -> bool:
+    """Whether any of the job's machines reaches this one by IPv6; a socket for it takes IPv4 too.
+
+    A name that only ssh knows is no address: what ssh says of it is an IPv4 address, or the user
+    gives one.
+    """
+    if spec.address:
+        return ":" in spec.address
+    for host in spec.layout.hosts:
+        with suppress(OSError):
+            if host != HERE and ":" in own_address(_host_name(host)):
+                return True
+    return False
+
+
+def _host_name(host: str) -> str:
+    return host.rpartition("@")[2]
 
 
 def _token(spec: JobSpec) -> str:
@@ -246,7 +265,7 @@ def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
     if ":" not in facts.client and is_own_address(facts.client):
         return facts.client
     try:
-        return own_address(host.rpartition("@")[2])
+        return own_address(_host_name(host))
     except OSError as error:
         raise Failure(
             f"cannot tell by which address {host} reaches this machine ({error.strerror}): "
@@ -259,7 +278,7 @@ def _master(layout: Layout, here: str, facts: Mapping[str, Facts]) -> tuple[str,
     if layout.first_rank or layout.world_size > len(layout.workers):
         return None
     host = layout.workers[0].host
-    address = here if host == HERE else facts[host].server or host.rpartition("@")[2]
+    address = here if host == HERE else facts[host].server or _host_name(host)
     return address, facts[host].port
 
 

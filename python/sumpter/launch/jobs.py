@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sumpter.launch.figures import format_bytes, format_rate
+from sumpter.launch.status import load
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Row:
 
 def read_jobs(text: str) -> list[Row]:
     """The jobs in a status document."""
-    document = json.loads(text)
+    document = load(text)
     servers = [_counters(server) for server in document.get("servers") or []]
     return [_row(job, servers) for job in document.get("jobs") or []]
 
@@ -74,6 +74,7 @@ def print_jobs(rows: list[Row]) -> None:
     """Prints the jobs as a table."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("job", "state"):
@@ -84,9 +85,10 @@ def print_jobs(rows: list[Row]) -> None:
         memory = format_bytes(row.memory_bytes)
         if row.max_bytes is not None:
             memory += f" of {format_bytes(row.max_bytes)}"
-        table.add_row(
+        cells = (
             *(row.name, row.state, f"{row.workers}/{row.world_size}"),
             *(str(row.n), str(row.k), str(row.epoch)),
             *(f"{row.rounds_per_s:.1f}", format_rate(row.bytes_per_s), memory, str(row.weight)),
         )
+        table.add_row(*map(Text, cells))
     Console(highlight=False).print(table)

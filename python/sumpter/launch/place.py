@@ -153,7 +153,9 @@ class Place:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
     async def start(self, role: Role) -> Child:
-        """Starts a role; raises Failure if its command cannot be run."""
+        """Starts a role; raises Failure if its command cannot be run, or the machine is lost."""
+        if self.lost:
+            raise Failure(f"lost {self.name}")
         child = Child(role, len(self._children), self, self._output)
         self._children.append(child)
         self.order(
@@ -206,13 +208,15 @@ class Place:
                 elif index < len(self._children):
                     self._children[index].take(kind, payload)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            self.lost = True
             if self._closing:
                 self.facts.cancel()
             elif not self.facts.done():
                 self.facts.set_exception(ConnectionError())
             elif self._children:
                 self._output.say(f"lost {self.name}")
+        finally:
+            # Nothing reads what the attendant says any more, for whatever reason.
+            self.lost = True
             for child in self._children:
                 child.lose()
 

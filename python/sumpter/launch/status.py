@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from sumpter._words import printable
+
 # How a machine without a configured name is identified: its boot's UUID, and what follows.
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/|$)|[0-9a-f]{32}$")
 
@@ -69,6 +71,7 @@ class Late:
     rank: int
     count: int
     seconds: float
+    run: str = ""  # of a server the run, of those that it has served
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Job:
     failure: str = ""  # why the job failed
     missing: tuple[str, ...] = ()  # what its start waits for
     settings: Mapping[str, str] = field(default_factory=dict)  # what may change, as it is now
+    run: str = ""  # its number, which says what servers have counted for it
 
     @property
     def generation(self) -> int:
@@ -152,7 +156,10 @@ class Job:
     def waited_for(self) -> list[Late]:
         """All members' waiting added up by rank, the longest first."""
         total: dict[int, Late] = {}
-        for late in (late for member in self.workers + self.servers for late in member.late):
+        members = self.workers + self.servers
+        for late in (late for member in members for late in member.late):
+            if late.run != self.run and late.run and self.run:
+                continue
             before = total.get(late.rank, Late(late.rank, 0, 0.0))
             total[late.rank] = Late(
                 late.rank, before.count + late.count, before.seconds + late.seconds
@@ -160,22 +167,37 @@ class Job:
         return sorted(total.values(), key=lambda late: -late.seconds)
 
 
+def load(text: str) -> Any:
+    """A status document, whose names and reasons are those of other machines."""
+    return _printable(json.loads(text))
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(one) for one in value]
+    if isinstance(value, dict):
+        return {printable(key): _printable(one) for key, one in value.items()}
+    return value
+
+
 def read_status(text: str) -> list[Job]:
     """The jobs in a status document."""
-    document = json.loads(text)
+    document = load(text)
     servers = {member.number: member for member in _members(document, "server", "member")}
     return [_job(entry, servers) for entry in _entries(document, "jobs")]
 
 
 def read_servers(text: str) -> tuple[Member, ...]:
     """The servers that are here, in a job or not."""
-    servers = _members(json.loads(text), "server", "member")
+    servers = _members(load(text), "server", "member")
     return tuple(server for server in servers if not server.gone)
 
 
 def read_tally(text: str) -> dict[str, int]:
     """How often things have happened since the coordinator's start; empty if it does not say."""
-    events = _mapping(json.loads(text).get("events"))
+    events = _mapping(load(text).get("events"))
     return {str(name): int(_number(count)) for name, count in events.items()}
 
 
@@ -221,6 +243,7 @@ def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
     stall = str(_mapping(entry.get("stall")).get("message", ""))
     return Job(
         name=str(entry.get("name", "default")),
+        run=str(entry.get("run") or ""),
         workers=tuple(workers),
         servers=tuple(own),
         stall=stall,
@@ -279,7 +302,7 @@ def _choice(entry: Mapping[str, Any]) -> CodecChoice:
 
 def _late(entry: Mapping[str, Any]) -> Late:
     rank, count = int(_number(entry.get("rank"))), int(_number(entry.get("count")))
-    return Late(rank, count, _number(entry.get("seconds")))
+    return Late(rank, count, _number(entry.get("seconds")), str(entry.get("run") or ""))
 
 
 def _entries(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

@@ -122,9 +122,9 @@ def _members(job: Job) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     names = machine_names(job.workers + job.servers)
     for worker in job.workers:
-        table.add_row(*_row(f"worker {worker.number}", worker, names, racks))
+        table.add_row(*map(Text, _row(f"worker {worker.number}", worker, names, racks)))
     for index, server in enumerate(job.servers):
-        table.add_row(*_row(f"server {index}", server, names, racks))
+        table.add_row(*map(Text, _row(f"server {index}", server, names, racks)))
     return table
 
 

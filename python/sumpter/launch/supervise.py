@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from sumpter._failure import Failure
 from sumpter._words import counted
 from sumpter.launch.causes import KILLED, End, Failed, describe, last_error
 from sumpter.launch.output import Label, Output
@@ -35,6 +36,9 @@ SOON_S = 10.0
 # How long it then waits; the first time not at all, since what it died of may have been others'.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+
+# The exit code of a job whose worker could not be started again.
+FAILED = 1
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,7 +66,7 @@ class _Watch:
     started_s: dict[Label, float] = field(default_factory=dict)
     soon: Counter[Label] = field(default_factory=Counter)
     # Those that wait to be started again; each task is over when it is time.
-    paused: dict[asyncio.Task[None], Start] = field(default_factory=dict)
+    paused: dict[asyncio.Task[None], Label] = field(default_factory=dict)
     worker_code: int = 0  # of the first worker whose failure counts
     server_code: int = 0
     failed: list[Failed] = field(default_factory=list)  # whose failures count
@@ -80,7 +84,7 @@ class _Watch:
         lived_s = asyncio.get_running_loop().time() - self.started_s[label]
         self.soon[label] = self.soon[label] + 1 if lived_s < SOON_S else 0
         pause = pause_s(self.soon[label])
-        self.paused[asyncio.create_task(asyncio.sleep(pause))] = self.starts[label]
+        self.paused[asyncio.create_task(asyncio.sleep(pause))] = label
         return pause
 
     def start_none(self) -> None:
@@ -91,6 +95,16 @@ class _Watch:
 
     def note_failure(self, child: Child, code: int) -> None:
         self.failed.append(Failed(child.label, code, last_error(child.errors)))
+
+    def go_on_without(self, lost: Failed) -> str:
+        """A worker of an elastic job will not be started again; what that means, in words."""
+        assert self.elastic is not None
+        left = self.workers_left + len(self.paused)
+        if left < self.elastic.min_workers:
+            self.worker_code = self.worker_code or lost.code
+            self.failed.append(lost)
+            return "too few workers are left"
+        return f"going on with {counted(left, 'worker')}"
 
     @property
     def workers_left(self) -> int:
@@ -196,7 +210,13 @@ async def _until_decided(
         )
         _reap(watch, done, output)
         for pause in [pause for pause in watch.paused if pause in done]:
-            await _start(watch, watch.paused.pop(pause), interrupted)
+            label = watch.paused.pop(pause)
+            try:
+                await _start(watch, watch.starts[label], interrupted)
+            except Failure as error:
+                lost = Failed(label, error.exit_code or FAILED, str(error))
+                said = watch.go_on_without(lost)
+                output.say(f"{label} cannot be started again: {error}; {said}")
 
 
 async def _settle(
@@ -244,12 +264,9 @@ def _reap(watch: _Watch, done: set[asyncio.Future], output: Output) -> None:
                 pause = watch.start_later(child.label)
                 when = f" in {pause:g} s" if pause else ""
                 said += f"; starting it again{when} ({tries} of {limit})"
-            elif (left := watch.workers_left + len(watch.paused)) < watch.elastic.min_workers:
-                said += "; too few workers are left"
-                watch.worker_code = watch.worker_code or code
-                watch.note_failure(child, code)
             else:
-                said += f"; going on with {counted(left, 'worker')}"
+                lost = Failed(child.label, code, last_error(child.errors))
+                said += f"; {watch.go_on_without(lost)}"
         else:
             watch.worker_code = watch.worker_code or code
             watch.note_failure(child, code)

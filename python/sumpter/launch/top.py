@@ -198,10 +198,10 @@ def _job(before: Job | None, job: Job, seconds: float | None) -> JobRow:
 
 def _waits(before: Iterable[Late], now: Iterable[Late]) -> tuple[Wait, ...]:
     """The ranks that were waited for since `before`, the longest first."""
-    known = {late.rank: late.seconds for late in before}
-    waits = {late.rank: late.seconds - known.get(late.rank, 0.0) for late in now}
-    total = sum(seconds for seconds in waits.values() if seconds > 0)
-    rows = [Wait(rank, s, s / total) for rank, s in waits.items() if s > 0]
+    known = {(late.run, late.rank): late.seconds for late in before}
+    waits = [(late.rank, late.seconds - known.get((late.run, late.rank), 0.0)) for late in now]
+    total = sum(seconds for _, seconds in waits if seconds > 0)
+    rows = [Wait(rank, s, s / total) for rank, s in waits if s > 0]
     return tuple(sorted(rows, key=lambda wait: (-wait.seconds, -wait.rank)))
 
 
@@ -343,7 +343,7 @@ def _table(rows: Sequence[MemberRow], name: str, width: int) -> Table:
         table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis", max_width=most)
     for row in rows:
         texts = cells(row)
-        table.add_row(*(texts[column] for column in fitting))
+        table.add_row(*(Text(texts[column]) for column in fitting))
     return table
 
 

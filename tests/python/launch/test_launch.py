@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -27,6 +29,7 @@ from sumpter.launch.figures import format_bytes, goodput_gbps, optimum_share
 from sumpter.launch.layout import on_one_machine
 from sumpter.launch.lines import LINE_LIMIT_BYTES, PROGRESS_INTERVAL_S, LineSplitter
 from sumpter.launch.links import describe_links, why_no_optimum
+from sumpter.launch.output import forgiving
 from sumpter.launch.place import HERE, Facts
 from sumpter.launch.status import Job, Late, Member, merge, read_status
 
@@ -168,6 +171,57 @@ def test_a_killed_launcher_leaves_no_orphan() -> None:
     assert launched.finish() == -signal.SIGKILL
 
 
+def test_a_job_goes_on_when_its_output_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "worker-0.log").mkdir()
+    worker = "import sys; print(1); print(2, file=sys.stderr)"
+    command = [sys.executable, "-m", "sumpter", "run", "-n", "1", "--log-dir", str(tmp_path), "--"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*command, sys.executable, "-c", worker],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "[worker 0] 2" in done.stderr
+    log = tmp_path / "worker-0.log"
+    assert f"cannot write {log}: Is a directory; what is missing there is lost" in done.stderr
+    assert "cannot write standard output: No space left on device" in done.stderr
+
+
+def test_a_job_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    os.mkfifo(gone)
+    worker = f"print('begun', flush=True); open({str(gone)!r}).read()\n"
+    worker += "for i in range(1, 2000): print(i, flush=True)"
+    command = [sys.executable, "-m", "sumpter", "run", "-n", "1", "--", sys.executable, "-c"]
+    terminal, side = pty.openpty()
+    # Of another session, so that it is sent no signal, as after `disown`.
+    with subprocess.Popen(
+        [*command, worker], stdin=side, stdout=side, stderr=side, start_new_session=True
+    ) as process:
+        os.close(side)
+        try:
+            said = b""
+            while b"begun" not in said:
+                said += os.read(terminal, 4096)
+            os.close(terminal)
+            gone.open("w").close()
+            assert process.wait(HANG_S) == 0
+        finally:
+            process.kill()
+
+
+def test_letters_that_a_terminal_lacks_are_escaped() -> None:
+    written = io.BytesIO()
+    stream = forgiving(io.TextIOWrapper(written, "latin-1"))
+    stream.write("M\u00fcnchen \u2588")
+    stream.flush()
+    assert written.getvalue() == b"M\xfcnchen \\u2588"
+
+
 def test_a_job_goes_on_when_its_output_is_closed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     os.mkfifo(gone)
@@ -271,6 +325,8 @@ class TestEnvironment:
         assert worker["SUMPTER_TOKEN"] == server["SUMPTER_TOKEN"] == "secret"
         for taken_away in ("SUMPTER_TOKEN_FILE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
             assert worker[taken_away] is None
+        # Only the coordinator exports metrics.
+        assert worker["SUMPTER_METRICS_PORT"] is server["SUMPTER_METRICS_PORT"] is None
 
     def test_cores_are_shared_out(self) -> None:
         assert self.make().worker_defaults(0, self.FACTS)["OMP_NUM_THREADS"] == "2"
@@ -329,6 +385,14 @@ class TestStatus:
     def test_waiting_adds_up_over_all_members(self) -> None:
         [job] = read_status(json.dumps(self.STATUS))
         assert job.waited_for() == [Late(1, 6, 1.0), Late(0, 1, 0.25)]
+
+    def test_who_was_waited_for_is_of_this_job(self) -> None:
+        status = json.loads(json.dumps(self.STATUS))
+        status["jobs"][0]["run"] = "0b"
+        late = {"rank": 0, "count": 1, "seconds": 0.5}
+        status["servers"][0]["stats"]["late"] = [late | {"run": "0a"}, late | {"run": "0b"}]
+        [job] = read_status(json.dumps(status))
+        assert job.waited_for() == [Late(1, 6, 1.0), Late(0, 1, 0.5)]
 
     def test_members_that_left_keep_their_last_counters(self) -> None:
         [job] = read_status(json.dumps(self.STATUS))

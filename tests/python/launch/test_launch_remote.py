@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,10 +33,12 @@ case $host in
     stranger) echo "Host key verification failed." >&2; exit 255 ;;
     silent) exec sleep 1000 ;;
 esac
+client=127.0.0.1
+[ "$host" = ::1 ] && client=::1
 cd /
 echo "Welcome to $host"
 exec setsid --wait env -i HOME={folder} PATH=/usr/bin:/bin SUMPTER_TEST_HOST=$host \\
-    SSH_CONNECTION="127.0.0.1 50000 127.0.0.1 22" sh -c "$*"
+    SSH_CONNECTION="$client 50000 $client 22" sh -c "$*"
 """
 
 SUM = """\
@@ -124,6 +127,23 @@ def test_a_job_sums_across_hosts_with_a_server_of_its_own(shell: str, tmp_path: 
     calls = (tmp_path / "calls").read_text().splitlines()
     started = sorted(call.split()[0] for call in calls)
     assert started == ["host1", "host3"], "this machine needs no remote shell"
+
+
+def test_a_host_that_is_reached_by_ipv6_only_takes_part(shell: str) -> None:
+    if not _has_ipv6_loopback():
+        pytest.skip("this machine has no ::1, so this checks nothing")
+    result = run(shell, "-H", "localhost:1,[::1]:1", "--python", sys.executable, worker=SUM)
+    assert result.returncode == 0, result.stderr
+    assert shown(result.stdout) == [f"[worker {rank}] [1. 3. 5.]" for rank in range(2)]
+
+
+def _has_ipv6_loopback() -> bool:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
 
 
 def test_processes_have_the_settings_of_their_machine(shell: str, tmp_path: Path) -> None:
@@ -253,6 +273,44 @@ def test_a_connection_that_breaks_ends_the_job(shell: str, tmp_path: Path) -> No
     )
     os.killpg(int((tmp_path / "host2.pid").read_text()), signal.SIGKILL)
     assert launched.finish() == 255
+
+
+def test_an_elastic_job_goes_on_when_a_machine_is_lost(shell: str, tmp_path: Path) -> None:
+    relay = tmp_path / "relay-ssh"
+    relay.write_text(f'#!/bin/sh\necho $$ > {tmp_path}/$1.pid\ncat | {shell} "$@" | cat\n')
+    relay.chmod(0o755)
+    # The second one fails again and again, so that it waits to be started.
+    worker = f"""
+import os, sys, time
+folder = {str(tmp_path)!r}
+if os.environ["RANK"] == "1":
+    with open(folder + "/failures", "a") as file:
+        print(file=file)
+    sys.exit(7)
+while not os.path.exists(folder + "/end"):
+    time.sleep(0.05)
+"""
+    command = [sys.executable, "-m", "sumpter", "run", "--ssh", str(relay), "-H", "host1:1,host2:1"]
+    command += ["--min-workers", "1", "--restarts", "5", "--", sys.executable, "-c", worker]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = ""
+            while "starting it again in 4 s" not in said:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            os.killpg(int((tmp_path / "host2.pid").read_text()), signal.SIGKILL)
+            while "cannot be started again" not in said:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            (tmp_path / "end").touch()
+            said += process.communicate(timeout=HANG_S)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
+    assert "worker 1 cannot be started again: lost host2; going on with 1 worker" in said
 
 
 class Sshd:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sumpter._failure import Failure
 from sumpter.launch import supervise
 from sumpter.launch.output import Label
 from sumpter.launch.supervise import Elastic, Interruption
@@ -96,3 +97,35 @@ def test_no_worker_waits_for_a_pause_once_one_has_ended_well(
     code, said = run(Elastic(1, 4), Last(0, 0), unlucky)
     assert (code, unlucky.starts) == (0, 2)
     assert said[-1].endswith("starting it again in 3600 s (2 of 4)")
+
+
+class Stranded(Pretender):
+    """A worker whose machine is lost before it can be started again."""
+
+    is_lost = False
+
+    async def start(self) -> Pretender:
+        if self.starts:
+            self.is_lost = True
+            raise Failure("lost host2")
+        return await super().start()
+
+
+@pytest.mark.parametrize(
+    ("least", "code", "meaning"),
+    [(1, 0, "going on with 1 worker"), (2, 1, "too few workers are left")],
+)
+def test_a_worker_that_cannot_be_started_again_is_done_without(
+    least: int, code: int, meaning: str
+) -> None:
+    stranded = Stranded(1, 7)
+
+    class Last(Pretender):
+        async def ended(self) -> int:
+            while not stranded.is_lost:
+                await asyncio.sleep(0.01)
+            return await super().ended()
+
+    ended, said = run(Elastic(least, 4), Last(0, 0), stranded)
+    assert ended == code
+    assert said[-1] == f"worker 1 cannot be started again: lost host2; {meaning}"

@@ -287,14 +287,17 @@ def test_the_series_of_a_job_go_away_with_it(tmp_path: Path) -> None:
     assert values(left, "sumpter_members_lost_total", role="worker") == [0]
 
 
-def test_a_whole_job_is_told_of_while_it_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_whole_job_is_told_of_while_it_runs(tmp_path: Path, by: str) -> None:
     port, over = free_port(), tmp_path / "over"
-    command = ("run", "-n", "2", "-s", "1", "--metrics-port", str(port), "--")
+    option = ("--metrics-port", str(port)) if by == "option" else ()
+    variables = {} if option else {"SUMPTER_METRICS_PORT": str(port)}
+    command = ("run", "-n", "2", "-s", "1", *option, "--")
     script = (sys.executable, str(WORKERS["metered.py"]), str(over))
     log = (tmp_path / "log").open("wb")
     job = subprocess.Popen(
         (sys.executable, "-m", "sumpter", *command, *script),
-        env=environment(),
+        env=environment() | variables,
         stdout=log,
         stderr=log,
     )

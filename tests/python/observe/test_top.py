@@ -21,6 +21,7 @@ from rich.console import Console
 from sumpter import _native
 from sumpter._words import counted, listed
 from sumpter.launch.figures import format_rate
+from sumpter.launch.jobs import print_jobs, read_jobs
 from sumpter.launch.status import Member, machine_names, read_status
 from sumpter.launch.summary import print_job
 from sumpter.launch.top import Top, View, render
@@ -327,6 +328,20 @@ def test_a_view_has_no_rate_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(view)
     assert "40 Mb/s" in text and "goodput 8.00 Gb/s" in text
     assert "B/s" not in text and "iB" not in text.replace("0 B", "")
+
+
+def test_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"host": "fd00::ab:1", "machine": "fd00::ab:1", "rack": "[/x]"}
+    text = document([worker(0, elapsed_s=1.0) | names], name="sweep[lr=0.1]\x1b[2J")
+    view = Top(lambda: text).look()
+    [job] = read_status(text)
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))
+    print_job(console, job)
+    print_jobs(read_jobs(text))
+    for said in (shown(view), console.export_text(), capsys.readouterr().out):
+        assert "sweep[lr=0.1]" in said
+        assert "\x1b" not in said
+    assert all(name in shown(view) for name in ("fd00::ab:1", "[/x]"))
 
 
 def test_ended_jobs_are_labelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,14 @@ def test_a_file_that_cannot_be_read_is_named(sumpter: Command, tmp_path: Path) -
     assert f"cannot read {missing}" in result.err
 
 
+def test_a_hostfile_that_is_no_text_is_named(sumpter: Command, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_bytes("# S\u00fcd\na\n".encode("latin-1"))
+    result = sumpter("run", "--hostfile", str(hosts), "--", "true")
+    assert result.code == 1
+    assert f"cannot read {hosts}: it is no text in UTF-8" in result.err
+
+
 def test_a_server_without_a_coordinator_gives_up_with_one_line() -> None:
     command = (sys.executable, "-m", "sumpter", "serve", "--join", "127.0.0.1:1")
     arguments = ("--token", TOKEN, "--set", "start_timeout_s=0.2", "--set", "log=off")

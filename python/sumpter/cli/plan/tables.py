@@ -48,6 +48,8 @@ def count(number: int, kind: str) -> str:
 
 
 def shares(report: dict[str, Any]) -> Any:
+    from rich.text import Text
+
     from sumpter.launch.figures import format_bytes
 
     hubs = "trees" in report
@@ -57,12 +59,12 @@ def shares(report: dict[str, Any]) -> Any:
         sums, carries = format_bytes(row["share"] * report["bytes"]), format_bytes(row["bytes"])
         hub = (f"{row['hub'] or 0:.3%}",) if hubs else ()
         link = f"{row['gbps']:g} Gb/s"
-        made.add_row(row["name"], link, f"{row['share']:.3%}", sums, *hub, carries)
+        made.add_row(Text(row["name"]), link, f"{row['share']:.3%}", sums, *hub, carries)
         for nic in row["nics"]:
             numa = f", NUMA node {nic['numa']}" if "numa" in nic else ""
             blank = ("",) * (3 if hubs else 2)
             speed, carries = f"{nic['bandwidth_gbps']:g} Gb/s", format_bytes(nic["link_bytes"])
-            made.add_row(f"  {nic['name']}{numa}", speed, *blank, carries)
+            made.add_row(Text(f"  {nic['name']}{numa}"), speed, *blank, carries)
     return made
 
 

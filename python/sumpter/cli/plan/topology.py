@@ -27,6 +27,8 @@ def parts(trees: dict[str, Any]) -> Any:
 
 def racks(trees: dict[str, Any]) -> Any:
     """What each trunk carries."""
+    from rich.text import Text
+
     from sumpter.launch.figures import format_bytes, format_seconds
 
     columns = ("machines", "trunk", "oversubscribed", "trunk carries each way", "takes")
@@ -38,7 +40,7 @@ def racks(trees: dict[str, Any]) -> Any:
 
     for rack, number in alike(trees["racks"], key):
         made.add_row(
-            called(rack["name"], number),
+            Text(called(rack["name"], number)),
             f"{rack['workers']} GPU, {rack['servers']} CPU",
             f"{rack['trunk_gbps']:g} Gb/s",
             f"{rack['oversubscription']:.3g}:1",
@@ -72,6 +74,8 @@ def decision(phub: dict[str, Any] | None) -> Any:
 
 def inside(found: dict[str, Any]) -> list[Any]:
     """What GPUs of a machine do, and what each link inside carries."""
+    from rich.text import Text
+
     from sumpter.launch.figures import format_bytes, format_seconds
 
     report = found["report"]
@@ -89,7 +93,7 @@ def inside(found: dict[str, Any]) -> list[Any]:
     for (parent, gbps, _), (time_s, carried, *devices) in groups.items():
         names = ", ".join(devices) if len(devices) < 3 else f"{devices[0]} to {devices[-1]}"
         carries, takes = format_bytes(carried), format_seconds(time_s)
-        made.add_row(f"{names} - {parent}", f"{gbps:g} Gb/s", carries, takes)
+        made.add_row(Text(f"{names} - {parent}"), f"{gbps:g} Gb/s", carries, takes)
     return [title, made, _verdict(report)]
 
 
