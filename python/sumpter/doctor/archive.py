@@ -37,11 +37,15 @@ _PLACES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "HOSTNAME")
 _SECRET_NAME = (
     r"[\w.-]*(?:token|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|private)_?key)"
 )
+# In quotes it may contain spaces; the line may have been cut before they end.
+_VALUE = r"""(?:"[^"\n]*"?|'[^'\n]*'?|[^\s'",;&}\])]+)"""
 _ASSIGNED = re.compile(
-    rf"(?i)(?P<name>\b{_SECRET_NAME}['\"]?\s*(?:=|:\s)\s*['\"]?|--token[= ])(?P<value>[^\s'\",;&]+)"
+    rf"(?i)(?P<name>\b{_SECRET_NAME}['\"]?\s*[=:]\s*|--token[= ]\s*)(?!null\b)(?P<value>{_VALUE})"
 )
-_AUTHORIZATION = re.compile(r"(?i)(?P<name>\bauthorization['\"]?\s*[:=]\s*(?:bearer|basic)?\s*)\S+")
-_USER_INFO = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]*://[^/\s:@]+:)[^/\s@]+(?=@)")
+# A scheme and what belongs to it, to the end of the line or of the quotes.
+_AUTHORIZATION = re.compile(r"(?i)(?P<name>\bauthorization['\"]?\s*[:=]\s*['\"]?)[^'\"\r\n]+")
+# A user's name may stay; alone it may be a token.
+_USER_INFO = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]*://(?:[^/\s:@]*:)?)[^/\s@]+(?=@)")
 # Shorter ones are words that occur anywhere.
 _LEAST_SECRET = 8
 
@@ -77,9 +81,15 @@ class Redaction:
         for secret in self._known:
             text = text.replace(secret, HIDDEN.encode())
         words = text.decode(errors="replace")
-        words = _ASSIGNED.sub(rf"\g<name>{HIDDEN}", words)
+        words = _ASSIGNED.sub(_hide, words)
         words = _AUTHORIZATION.sub(rf"\g<name>{HIDDEN}", words)
         return _USER_INFO.sub(rf"\g<name>{HIDDEN}", words).encode()
+
+
+def _hide(found: re.Match[str]) -> str:
+    """The assignment without its value, in the same quotes, so that JSON stays JSON."""
+    quote = found["value"][0] if found["value"][0] in "'\"" else ""
+    return f"{found['name']}{quote}{HIDDEN}{quote}"
 
 
 def known_secrets(environment: Mapping[str, str], token: str | None) -> Iterator[str]:

@@ -71,6 +71,25 @@ def test_secrets_are_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert name == "README.txt" or f"{name}: " in found["README.txt"]
 
 
+@pytest.mark.parametrize(
+    ("line", "cleaned"),
+    [
+        ('{"token":"abcdef0123456789abc", "n":1}', f'{{"token":"{HIDDEN}", "n":1}}'),
+        ('{"api_key": "sk-abc123"}', f'{{"api_key": "{HIDDEN}"}}'),
+        ('{"token": null}', '{"token": null}'),
+        ("{'Authorization': 'Bearer hf_abcdef'}", f"{{'Authorization': '{HIDDEN}'}}"),
+        ("Authorization: token ghp_secret", f"Authorization: {HIDDEN}"),
+        ('password="my secret phrase" host=a', f'password="{HIDDEN}" host=a'),
+        ('password="cut at the en', f'password="{HIDDEN}"'),
+        ("redis://:hunter22@host/", f"redis://:{HIDDEN}@host/"),
+        ("https://ghp_secret@github.com/x", f"https://{HIDDEN}@github.com/x"),
+        ("sumpter run --token abcdef -n 2", f"sumpter run --token {HIDDEN} -n 2"),
+    ],
+)
+def test_values_that_are_called_secret_are_hidden(line: str, cleaned: str) -> None:
+    assert Redaction([]).clean(line.encode()).decode() == cleaned
+
+
 def test_variables_of_others_are_left_out() -> None:
     entry = archive.environment_entry({"HOME": "/tmp", "MY_KEY": "x", "RANK": "1"})
     assert entry.content == b"RANK=1\n"
