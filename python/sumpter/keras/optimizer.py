@@ -30,18 +30,53 @@ class _Distributed:
     _sumpter_scales_local: bool
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        reduced = self._reduced(grads, trainable_variables)
+        return super().apply(reduced, trainable_variables)  # type: ignore[misc]
+
+    def _reduced(self, grads: Any, trainable_variables: Any) -> list[Any]:
         variables = trainable_variables
         if variables is None:
             variables = self._trainable_variables  # type: ignore[attr-defined]
         local = [
             place for place, variable in enumerate(variables) if id(variable) in self._sumpter_local
         ]
-        reduced = self._sumpter_reduction(list(grads), local, self._sumpter_scales_local)
-        return super().apply(reduced, trainable_variables)  # type: ignore[misc]
+        return self._sumpter_reduction(list(grads), local, self._sumpter_scales_local)
+
+    @property
+    def loss_scale_factor(self) -> float | None:
+        """Keras' own; a LossScaleOptimizer sets it to None when it takes an optimizer."""
+        return self.__dict__.get("_sumpter_loss_scale_factor")
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: float | None) -> None:
+        if factor is None and hasattr(self, "_sumpter_reduction"):
+            raise UnsupportedError(
+                "a LossScaleOptimizer around a distributed optimizer, as model.compile() makes it "
+                "with the policy mixed_float16: each rank would decide by itself whether it skips "
+                "a step. Give DistributedOptimizer a keras.optimizers.LossScaleOptimizer instead, "
+                "or compile(auto_scale_loss=False)"
+            )
+        self.__dict__["_sumpter_loss_scale_factor"] = factor
 
     def register_local_var(self, variable: Any) -> None:
         """Leaves the gradient of a variable as it is on each rank."""
         self._sumpter_local.add(id(variable))
+
+
+class _DistributedScaled(_Distributed):
+    """In front of a LossScaleOptimizer, whose stateless_apply() does not call apply().
+
+    What is looked at for infinities is the sum, so all ranks skip the same steps.
+    """
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
+        # They are values here, and the order is that of the variables.
+        reduced = self._reduced(grads, None)
+        return super().stateless_apply(  # type: ignore[misc]
+            optimizer_variables, reduced, trainable_variables
+        )
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -68,7 +103,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     variables given to `register_local_var` are not reduced, and with `scale_local_gradients`
     divided by the number of ranks. Raises UnsupportedError for `backward_passes_per_step`: Keras
     has `gradient_accumulation_steps`. `average_aggregated_gradients` is about those passes, and
-    changes nothing with one.
+    changes nothing with one. A LossScaleOptimizer belongs inside: around it, where compile() puts
+    one with the policy mixed_float16, it raises UnsupportedError.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UnsupportedError(
@@ -86,7 +122,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         name or "gradients",
         *(op, compression, sparse_as_dense, gradient_predivide_factor, process_set),
     )
-    made_of = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
+    scaled = issubclass(kind, keras.optimizers.LossScaleOptimizer)
+    front = _DistributedScaled if scaled else _Distributed
+    made_of = type(kind.__name__, (front, kind), {"__module__": kind.__module__})
     made = made_of.from_config(optimizer.get_config())
     made._sumpter_reduction, made._sumpter_local = reduction, set()
     made._sumpter_scales_local = scale_local_gradients

@@ -62,6 +62,15 @@ def test_callbacks_and_states_of_ranks_fit_as_those_of_one_process(
     np.testing.assert_allclose(found[1], found[0], rtol=1e-9, atol=1e-11)
 
 
+def test_all_ranks_skip_the_step_in_which_gradients_of_one_overflow(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(2, 1)
+    start(job, "keras_mixed.py")
+    job.finish()
+    assert job.result(0) == job.result(1)
+
+
 def test_all_ranks_go_on_from_what_one_has_loaded(make_job: Callable[..., Job]) -> None:
     job = make_job(2)
     for rank in range(job.ranks):

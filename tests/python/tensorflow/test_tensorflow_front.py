@@ -197,6 +197,14 @@ def test_digits_are_learned(unlaunched: pytest.MonkeyPatch) -> None:
     assert done.returncode == 0 and "accuracy on 360" in done.stdout, done.stdout + done.stderr
 
 
+def test_all_ranks_skip_the_step_in_which_gradients_of_one_overflow(
+    make_job: Callable[..., Job],
+) -> None:
+    job = make_job(2, 1).start("keras_mixed.py")
+    job.finish()
+    assert job.result(0) == job.result(1)
+
+
 def test_keras_fits_saves_and_loads(make_job: Callable[..., Job]) -> None:
     job = make_job(2, 1)
     job.start("keras_fit.py").finish()
