@@ -167,6 +167,10 @@ def test_norms_biases_and_small_gradients_are_left_alone_and_it_is_said(
     assert found == {"weight": "int8", "bias": "", "small": "", "table": ""}
     assert "compression int8: 3 of 4 gradients are left as they are" in caplog.text
     assert "bias, small, table" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    gradient_codecs(Choice("int8:momentum=0.9"), Limits("", 4096), described)
+    assert caplog.records[-1].levelno == logging.WARNING
+    assert "left as they are, without the codec's momentum" in caplog.text
     assert gradient_codecs(BY_SETTING, Limits("fp8", 4096), described)["weight"] == "fp8"
     assert set(gradient_codecs(BY_SETTING, Limits("", 0), described).values()) == {""}
 

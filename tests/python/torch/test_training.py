@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 import needs
+import sumpter.torch as hvd
 from jobs import Job
 
 # Smaller than the model's largest layers, so that tensors are cut and spread over servers.
@@ -61,3 +63,29 @@ def test_placed_bytes_train_to_the_bytes_of_tcp(
         # A worker alone may need no server.
         assert placed == (name == "libfabric") or (ranks == 1 and not placed), job.report(name)
     assert len(results) == 1
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"on_servers": True},
+        {"on_servers": True, "deferred": True},
+        {"overlap_forward": True},
+        {"on_servers": True, "overlap_forward": True},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_hooks_of_a_step_run_once_also_when_a_state_was_loaded(options: dict[str, bool]) -> None:
+    model = torch.nn.Linear(4, 4)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(sgd, model.named_parameters(), **options)
+    calls: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        assert len(calls) == step + 1
+        optimizer.load_state_dict(optimizer.state_dict())

@@ -70,9 +70,16 @@ class OnServers(Wrapped):
         """Has the servers go on from this state and the parameters as they are; on all ranks."""
         self._exchange.check_settled("load_state_dict()")
         self._synchronized = False
-        super().load_state_dict(state_dict)
-        load_exactly(self, state_dict)
-        self._exchange.load(self)
+        before = self.param_groups
+        try:
+            super().load_state_dict(state_dict)
+            load_exactly(self, state_dict)
+            self._exchange.load(self)
+        except ValueError:
+            # Nothing is loaded, so the groups go on with the hyper-parameters that they had.
+            self.param_groups = before
+            self.state.clear()
+            raise
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group between two steps; on all ranks, where its parameters become rank 0's."""

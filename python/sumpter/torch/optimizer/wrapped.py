@@ -11,7 +11,11 @@ def wrap(
     optimizer: torch.optim.Optimizer, kind: "type[Wrapped]", exchange: PassCounter
 ) -> torch.optim.Optimizer:
     base = type(optimizer)
-    wrapped = object.__new__(type(base.__name__, (kind, base), {}))
+    made = type(base.__name__, (kind, base), {})
+    # The hooks of step() are run in it. Without this mark load_state_dict() would have torch run
+    # them around it as well, twice a step.
+    made.step.hooked = True  # type: ignore[attr-defined]
+    wrapped = object.__new__(made)
     # A scheduler made earlier has put its own `step` into the old instance; ours must not be
     # shadowed by it.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})

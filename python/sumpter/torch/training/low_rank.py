@@ -21,6 +21,7 @@ from sumpter._core.compression.choice import UNCOMPRESSED
 from sumpter._core.handles import ChainedHandle, Handle
 from sumpter._core.process_sets import ProcessSet
 from sumpter._core.reduction import Reduction, Sum
+from sumpter._errors import ConfigError
 from sumpter.torch.collectives.reduction import RepeatedReduction
 
 
@@ -124,15 +125,28 @@ class LowRankReduction:
     def load(self, state: Mapping[str, Any]) -> bool:
         """Goes on from a state; of another rank, without what that rank had left out.
 
-        Whether anything was left so.
+        Whether anything was left so. Raises ConfigError for the state of another tensor.
         """
         is_own = state["rank"] == membership.rank()
         residual = state["residual"] if is_own else None
+        if residual is not None and residual.numel() != self._elements():
+            raise ConfigError(
+                f"compression state of {self.name!r}: its residual has {residual.numel():,} "
+                f"elements, and the gradient {self._elements():,}"
+            )
         self._residual = None if residual is None else residual.detach().cpu().clone().flatten()
         if "right" in state:  # else it is of another codec
-            self._last = state["right"].detach().cpu().clone()
+            right = state["right"].detach().cpu()
+            # A factor of another rank is of no use: zeros are drawn anew, alike on all ranks.
+            is_same = right.numel() == self._factors.right_len
+            self._last = right.clone() if is_same else torch.zeros_like(self._last)
             self._rounds = state["rounds"]
         return not is_own and state["residual"] is not None
+
+    def _elements(self) -> int:
+        """Of the matrix."""
+        rank = rank_of(self.codec)
+        return (self._factors.left_len // rank) * (self._factors.right_len // rank)
 
     def forget(self) -> None:
         """Begins anew."""

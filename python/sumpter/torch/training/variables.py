@@ -228,8 +228,12 @@ class Variables:
         parameters or of another rule.
         """
         initial = _taken_state(optimizer)
-        self.groups = _groups_of(optimizer)
-        self._agree(self.names, initial)
+        before, self.groups = self.groups, _groups_of(optimizer)
+        try:
+            self._agree(self.names, initial)
+        except ValueError:
+            self.groups = before
+            raise
         self._initial, self._is_lost = initial, False
         # A state may be of a rule with other slots, as with momentum where there was none.
         kept = {p: one for p, one in self._variables.items() if one.has_rule(self._rule_of(p))}

@@ -66,6 +66,16 @@ def check_horovod(mine: hvd.ProcessSet) -> None:
     same(tracked.grad, torch.full((5,), 3.0))
 
 
+def check_momentum(mine: hvd.ProcessSet) -> None:
+    """A codec's momentum is the optimizer's, which must not depend on how many ranks there are."""
+    given = torch.ones(64, 64)
+    codec = hvd.Compression.int8(momentum=0.5)
+    for factor in (1.5, 1.75, 1.875):
+        options = {"op": hvd.Sum, "compression": codec, "process_set": mine}
+        result = hvd.allreduce(given, name="with momentum", **options)
+        torch.testing.assert_close(result, factor * given, rtol=0.02, atol=0.0)
+
+
 def check_torch(group: dist.ProcessGroup) -> None:
     for dtype in TYPES:
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
@@ -123,5 +133,7 @@ if WORLD_SIZE == 1:
     check_torch(dist.group.WORLD)
 check_gloo(groups[RANK])
 assert operations() == before, "rounds were begun"
+check_momentum(sets[RANK] if sets else hvd.global_process_set)
+assert operations() == before + 3
 dist.barrier()
 dist.destroy_process_group()

@@ -7,7 +7,7 @@ import copy
 import torch
 
 import sumpter.torch as hvd
-from common import RANK, WORLD_SIZE
+from common import RANK, WORLD_SIZE, raises
 from sumpter.torch import Compression
 
 STEPS = 30
@@ -143,10 +143,10 @@ def check_start() -> None:
 def check_state() -> None:
     """A loaded state goes on as the one that was kept does."""
 
-    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    def build(rank: int = 1) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         model = make_model()
         base = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-        codec = Compression.powersgd(rank=1)
+        codec = Compression.powersgd(rank=rank)
         named = model.named_parameters()
         return model, hvd.DistributedOptimizer(base, named, compression=codec)
 
@@ -167,6 +167,17 @@ def check_state() -> None:
     after = resumed.state_dict()["compression"]["0.weight"]
     assert torch.equal(after["residual"], before) and after["rank"] == RANK
     take(again, resumed, 4)
+    # Factors of another rank begin anew, and what was left out is taken along.
+    wider, refined = build(rank=2)
+    wider.load_state_dict(weights)
+    refined.load_state_dict(kept)
+    residual = kept["compression"]["0.weight"]["residual"]
+    assert torch.equal(refined.state_dict()["compression"]["0.weight"]["residual"], residual)
+    take(wider, refined, 5)
+    kept["compression"]["0.weight"]["residual"] = torch.zeros(3)
+    with raises(hvd.ConfigError, "its residual has 3 elements"):
+        refined.load_state_dict(kept)
+    kept["compression"]["0.weight"]["residual"] = residual
     # The plain optimizer takes such a state, too.
     plain = torch.optim.SGD(make_model().parameters(), 0.1, momentum=0.9)
     plain.load_state_dict(kept)

@@ -200,15 +200,23 @@ def check_other_states() -> None:
     model = new_model()
     optimizer = on_servers(model, sgd(model))
     adam = torch.optim.Adam(model.parameters())
+    before = dict(optimizer.param_groups[0])
     with raises(ValueError, "'momentum' is none of its optimizer's hyper-parameters"):
         optimizer.load_state_dict(adam.state_dict())
+    assert optimizer.param_groups[0] == before
+    step(model, optimizer, 0)
     model = new_model()
     optimizer = on_servers(model, torch.optim.Adam(model.parameters()))
     step(model, optimizer, 0)
     saved = optimizer.state_dict()
+    before = dict(optimizer.param_groups[0])
     del saved["state"][1]["exp_avg_sq"]
+    saved["param_groups"][0]["lr"] = 7.0
     with raises(ValueError, "that of bias has exp_avg, and adam has"):
         optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0] == before
+    step(model, optimizer, 1)
+    assert optimizer.state_dict()["state"][1]["step"] == 2
 
 
 class Lost:
