@@ -446,11 +446,12 @@ class Variable:
         for start, stop, own in self._tensor.mirrored():
             for part, data in zip(flat, own, strict=True):
                 part[start:stop] = np.frombuffer(data, self._master)
-        # Each byte is zero on all ranks but the one that mirrors it.
+        # Each byte is zero on all ranks but the one that mirrors it, or in an elastic job the two,
+        # which have the same.
         raw = parts.reshape(-1).view(np.uint8)
         total = np.empty_like(raw)
         tensor = self._session.declare(
-            f"{self._tensor.name}.gather", "all_reduce", raw.shape, "uint8"
+            f"{self._tensor.name}.gather", "all_reduce", raw.shape, "uint8", "max"
         )
         tensor.submit(raw.ctypes.data, total.ctypes.data, keep=(raw, total)).wait()
         whole = total.view(self._master).reshape(parts.shape)

@@ -33,6 +33,11 @@ def test_servers_that_die_change_no_variable(make_job: Callable[..., Job]) -> No
     assert len(set(results(die=False) + results(die=True))) == 1, "not the same bytes"
 
 
+def test_the_state_of_an_elastic_job_is_that_of_its_variables(make_job: Callable[..., Job]) -> None:
+    job = make_job(2, 1, repeated=True, min_workers=1, partition_bytes="4KiB")
+    job.start("service_elastic.py").finish()
+
+
 def test_a_variable_beyond_the_quota_fails_alone(make_job: Callable[..., Job]) -> None:
     make_job(2, 1, max_job_bytes="16MiB").start("service_quota.py").finish()
 
