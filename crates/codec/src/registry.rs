@@ -99,7 +99,13 @@ impl Registry {
         self.custom(&spec.scheme)?;
         let registered = self.custom.get(spec.scheme.name());
         if registered.is_some_and(|registered| !registered.encodes_sums) {
-            let asks = spec.sum_feedback || text.contains("two_way=true");
+            // Two ways are the default of others, so the text says whether they were asked for.
+            let asks_both_ways = text.split([':', ',']).any(|pair| {
+                let argument =
+                    pair.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
+                argument == Some(("two_way", "true"))
+            });
+            let asks = spec.sum_feedback || asks_both_ways;
             if asks {
                 return Err(CodecError::Unsupported {
                     codec: spec.scheme.name().to_owned(),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sumpter import _native
+from sumpter._core.compression.codecs import has_momentum
 from sumpter._core.handles import Done, RoundHandle, Successor
 
 if TYPE_CHECKING:
@@ -123,13 +124,18 @@ class Tensor:
         self.description = description
         collective, shape, dtype, op, *others = description
         options = dict(zip(Description._fields[4:], others, strict=True))
+        # Whether no other rank takes part: the result is the contribution then, and needs no round,
+        # unless the codec has the optimizer's momentum.
+        is_alone = session.world_size == 1 or description.ranks == (session.rank,)
+        is_alone = is_alone and description.rule is None
+        self.is_alone = is_alone and not has_momentum(description.compression)
+        if self.is_alone:
+            # A round for the timeline must not change it either.
+            options["compression"] = ""
         native = session.worker.declare(name, collective, shape, dtype, op, **options)
         self._is_empty = native.is_empty
         # First byte and size of what this rank contributes and receives; None for all of it.
         self.shard = native.shard if description.sharded else None
-        # Whether no other rank takes part: the result is the contribution then, and needs no round.
-        is_alone = session.world_size == 1 or description.ranks == (session.rank,)
-        self.is_alone = description.rule is None and is_alone
         self.native = native
         self._submit = native.submit
         # What the next round is to go on from, of an earlier job.
@@ -262,7 +268,8 @@ class Tensor:
     def mirrored(self) -> list[tuple[int, int, list[bytes]]]:
         """What this rank mirrors of a variable: first element, the one after the last, the parts.
 
-        The ranks together mirror each element once. Nothing before set_state().
+        The ranks together mirror each element once, in an elastic job twice. Nothing before
+        set_state().
         """
         return [] if self._is_empty else self.native.mirrored()
 

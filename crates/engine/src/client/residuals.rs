@@ -211,14 +211,14 @@ impl Residuals {
         kept.is_some_and(|kept| kept.held.overlap(&kept_bytes(dtype, origin, len)) > 0)
     }
 
-    /// Adds what earlier rounds have left out to elements that are sent as they are.
+    /// Adds what earlier rounds have left out to elements that are sent as they are. Should they be
+    /// encoded here again, their momentum begins anew: this one would be of rounds long past.
     pub(super) fn flush(
         &mut self,
         Source { tensor, dtype, origin, elements, rescale }: Source<'_>,
         out: &mut [u8],
     ) {
-        let kept = self.tensors.get_mut(&tensor);
-        let Some(kept) = kept.filter(|kept| kept.now.residual.is_some()) else {
+        let Some(kept) = self.tensors.get_mut(&tensor) else {
             return out.copy_from_slice(elements);
         };
         let within = kept_bytes(dtype, origin, elements.len());
@@ -227,9 +227,16 @@ impl Residuals {
         kept.encoded.remove(within.clone());
         let (now, mut unused) = (&kept.now.residual, State::default());
         let residual = now.as_ref().map(|part| &part[within.clone()]);
-        let next = kept.next.left_by(within, is_first, &mut unused).residual;
-        let (residual, next) = residual.zip(next).expect("a codec that leaves a residual");
-        sumpter_codec::add_residual((dtype, elements), (residual, rescale), next, out);
+        let next = kept.next.left_by(within, is_first, &mut unused);
+        if let Some(velocity) = next.velocity {
+            velocity.fill(0);
+        }
+        match residual.zip(next.residual) {
+            Some((residual, next)) => {
+                sumpter_codec::add_residual((dtype, elements), (residual, rescale), next, out);
+            }
+            None => out.copy_from_slice(elements),
+        }
     }
 
     /// Adds to what is left of elements what the code of their sum leaves out: `sum` decodes to
@@ -384,6 +391,28 @@ mod tests {
         assert_eq!(again == sent, overwritten.is_none(), "always the same bytes");
         residuals.commit(TENSOR);
         residuals.memory(TENSOR)
+    }
+
+    #[test]
+    fn momentum_begins_anew_where_elements_were_encoded_elsewhere_meanwhile() {
+        for codec in ["topk:k=0.25,momentum=0.5", "int8:momentum=0.5,ef=false"] {
+            let coding = coding(codec);
+            let mut residuals = Residuals::default();
+            let elements = bytes([1.0; LEN]);
+            let first = encode(&mut residuals, &coding, 0, &elements);
+            residuals.commit(TENSOR);
+            let moving = encode(&mut residuals, &coding, 1, &elements);
+            assert_ne!(moving, first, "{codec}: there is no momentum");
+            residuals.commit(TENSOR);
+            // Another hub has them now.
+            residuals.flush(source(Dtype::F32, &elements), &mut bytes([0.0; LEN]));
+            for _ in 0..3 {
+                residuals.commit(TENSOR);
+            }
+            let kept = residuals.memory(TENSOR);
+            assert_eq!(kept.velocity, Some(bytes([0.0; LEN])), "{codec}");
+            assert_eq!(encode(&mut residuals, &coding, 6, &elements), first, "{codec}");
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ def gradient_codecs(
     """The codecs of gradients, by their names, of which shapes and element types are given.
 
     Those that are small or of fewer than two dimensions, such as of norms and biases, have none. It
-    is logged which those are.
+    is logged which those are; as a warning if the codec has momentum, which they then lack.
     """
     codec = limits.codec if choice.codec is None else choice.codec
     if not codec:
@@ -144,10 +144,13 @@ def gradient_codecs(
     }
     left = [name for name, own in codecs.items() if not own]
     if left:
-        _log.info(
-            "compression %s: %d of %d gradients are left as they are, being of one dimension or "
+        loses = has_momentum(codec)
+        _log.log(
+            logging.WARNING if loses else logging.INFO,
+            "compression %s: %d of %d gradients are left as they are%s, being of one dimension or "
             "of fewer than %d bytes (compression_min_bytes): %s",
-            *(codec, len(left), len(codecs), limits.min_bytes, _some(left)),
+            *(codec, len(left), len(codecs), ", without the codec's momentum" if loses else ""),
+            *(limits.min_bytes, _some(left)),
         )
     return codecs
 

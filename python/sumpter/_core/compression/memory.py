@@ -2,7 +2,8 @@
 
 A residual is what one rank has left out of its own contributions, so each rank saves its own. A
 rank that gets another one's state goes on without that one's residual, which would otherwise count
-twice; momentum, of which all ranks have about the same, is taken over.
+twice; its momentum is taken over, which is about the same on all ranks where each encodes the whole
+tensor. Of several ranks on a machine each encodes a stretch of it, and has zeros elsewhere.
 """
 
 from __future__ import annotations
