@@ -133,6 +133,17 @@ fn links_inside_that_take_longer_than_those_between_machines_are_noted() {
 }
 
 #[test]
+fn a_machine_alone_is_said_to_use_no_network() {
+    let list = with_devices("", 100.0).replace("count = 4", "count = 1");
+    let report = ask(&json!({"machines": list, "bytes": 1_250_000_000}));
+    let notes = report["notes"].as_array().unwrap();
+    let told = notes.last().unwrap().as_str().unwrap();
+    let expected = "Nothing crosses the network: a round takes the 133.333 ms of the links inside \
+                    trainer.";
+    assert_eq!(told, expected, "4/3 of 1.25 GB over a link of 100 Gb/s");
+}
+
+#[test]
 fn only_slow_interfaces_are_said_to_be_slow() {
     // Roots are where the trunk is wide: that says nothing of the other rack's interfaces.
     let list = "[[rack]]\nname = 'a'\ntrunk_gbps = 40\n[[rack]]\nname = 'b'\ntrunk_gbps = 2\n\

@@ -316,6 +316,14 @@ impl PlanReport {
     fn note_inside(&mut self) {
         let slower = |inside: &&InsideMachine| inside.report.time_s > self.time_s * (1.0 + 1e-9);
         let note = |inside: &InsideMachine| {
+            if self.time_s == 0.0 {
+                return format!(
+                    "Nothing crosses the network: a round takes the {:.3} ms of the links inside \
+                     {}.",
+                    inside.report.time_s * 1e3,
+                    inside.machine
+                );
+            }
             let times = inside.report.time_s / self.time_s;
             format!(
                 "Links inside {} take {times:.3} times as long as those between machines: a round \
