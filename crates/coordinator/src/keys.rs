@@ -6,7 +6,7 @@
 //! is compared with a token without holder, so that it is refused like a wrong token.
 
 use sumpter_membership::{ClusterView, MemberEvent, Tenants};
-use sumpter_types::{RUN_MEMORY, StatusReport};
+use sumpter_types::{RUN_MEMORY, StatusReport, run_text};
 use sumpter_wire::{ProofRole, Token};
 
 use crate::proto;
@@ -99,16 +99,16 @@ fn view_of(event: &mut MemberEvent) -> Option<&mut ClusterView> {
 }
 
 /// Leaves of a report on one job what that job may know: of the servers only those that serve it,
-/// and of their numbers only its own.
+/// and of their numbers and stragglers only its own.
 pub(crate) fn keep_to_job(report: &mut StatusReport) {
     let serves = |member: u64| report.jobs.iter().any(|job| job.servers.contains(&member));
-    let own: Vec<String> =
-        report.jobs.iter().map(|job| format!("{RUN_MEMORY}{}", job.run)).collect();
+    let runs: Vec<String> = report.jobs.iter().map(|job| job.run.clone()).collect();
+    let own: Vec<String> = runs.iter().map(|run| format!("{RUN_MEMORY}{run}")).collect();
     report.servers.retain(|server| serves(server.member));
     report.events.clear();
     for stats in report.servers.iter_mut().map(|server| &mut server.stats) {
         stats.counters.retain(|name, _| own.contains(name));
-        stats.late.clear();
+        stats.late.retain(|late| runs.contains(&run_text(late.run)));
         stats.pending.clear();
         stats.refused.clear();
     }
@@ -118,7 +118,9 @@ pub(crate) fn keep_to_job(report: &mut StatusReport) {
 mod tests {
     use super::*;
     use sumpter_membership::Tenant;
-    use sumpter_types::{JobId, JobStatus, MemberStatus, Quota, Stats};
+    use sumpter_types::{
+        JobId, JobStatus, Late, MemberStatus, Quota, Rank, Stats, run_memory_counter,
+    };
 
     fn token(text: &str) -> Token {
         Token::new(&format!("the token of {text}, long enough")).unwrap()
@@ -199,12 +201,14 @@ mod tests {
 
     #[test]
     fn a_job_sees_its_own_servers_and_of_them_its_own_numbers() {
-        let counters = [("run_memory_bytes/0a", 1.0), ("run_memory_bytes/0b", 2.0), ("step", 3.0)];
-        let counters = counters.map(|(name, value)| (name.to_owned(), value));
-        let stats = Stats { counters: counters.into(), ..Stats::default() };
+        let [own, others] = [10, 11].map(JobId);
+        let [memory, of_others] = [own, others].map(run_memory_counter);
+        let counters = [(memory.clone(), 1.0), (of_others, 2.0), ("step".to_owned(), 3.0)];
+        let late = [own, others].map(|run| Late { run, rank: Rank(1), count: 1, seconds: 0.5 });
+        let stats = Stats { counters: counters.into(), late: late.into(), ..Stats::default() };
         let server =
             |member| MemberStatus { member, stats: stats.clone(), ..MemberStatus::default() };
-        let job = JobStatus { run: "0a".into(), servers: vec![2], ..JobStatus::default() };
+        let job = JobStatus { run: run_text(own), servers: vec![2], ..JobStatus::default() };
         let mut report = StatusReport {
             jobs: vec![job],
             servers: vec![server(1), server(2)],
@@ -214,6 +218,8 @@ mod tests {
         let [server] = &report.servers[..] else { panic!("{report:?}") };
         assert_eq!(server.member, 2);
         let left: Vec<_> = server.stats.counters.keys().collect();
-        assert_eq!(left, ["run_memory_bytes/0a"]);
+        assert_eq!(left, [&memory]);
+        let left: Vec<_> = server.stats.late.iter().map(|late| late.run).collect();
+        assert_eq!(left, [own]);
     }
 }

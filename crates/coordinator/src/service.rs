@@ -219,9 +219,14 @@ impl Shared {
         proto::DrainReport { drained: names(drained).collect(), others: names(others).collect() }
     }
 
-    /// Begins to change the settings of a running job, or says why not.
-    fn tune(&self, request: &TuneRequest) -> proto::TuneReport {
+    /// Begins to change the settings of a running job, or says why not. Who has the token of one
+    /// job only is told of no other.
+    fn tune(&self, request: &TuneRequest, scope: Scope) -> proto::TuneReport {
         let mut state = self.state();
+        if scope == Scope::Job && !state.registry.has_job(&request.job) {
+            let refusal = format!("there is no job '{}'", request.job);
+            return proto::TuneReport { refusal, ..proto::TuneReport::default() };
+        }
         match state.registry.changed(request) {
             Ok((name, changes)) => {
                 state.apply(self.started.elapsed(), Input::Tune(name.clone(), changes));
@@ -459,7 +464,7 @@ impl Reader {
             Some(proto::purpose::Body::Tune(request)) => {
                 let proto::TuneRequest { job, settings, reset, epoch } = request;
                 let request = TuneRequest { job, settings, reset, epoch };
-                answer(outbound, &proof, ToMember::TuneReport(self.shared.tune(&request)));
+                answer(outbound, &proof, ToMember::TuneReport(self.shared.tune(&request, scope)));
                 Ok(None)
             }
             Some(proto::purpose::Body::Trace(request)) => {

@@ -1,6 +1,6 @@
 //! What a coordinator notifies its members of.
 
-use std::sync::Arc;
+use bytes::Bytes;
 
 use sumpter_types::{Epoch, JobId, Rank, TensorId, TensorSpec};
 
@@ -78,7 +78,7 @@ pub enum MemberEvent {
         view: ClusterView,
         /// What each worker that is here answered to the newest [`Suspend`](Self::Suspend), by
         /// rank; the same for all. Equal answers are held once.
-        progress: Vec<(Rank, Arc<[u8]>)>,
+        progress: Vec<(Rank, Bytes)>,
     },
     /// The straggler that operations wait for, or the end of the stall (to the lowest rank).
     Stalled {

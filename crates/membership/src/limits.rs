@@ -25,9 +25,13 @@ pub const MAX_PENDING: usize = 256;
 /// Whether such a name is possible; `what` says whose it is.
 ///
 /// # Errors
-/// In words, if it is empty or too long.
+/// In words, if it is empty or too long, or has control characters, which would reach terminals.
 pub fn check_name(what: &str, name: &str) -> Result<(), String> {
-    check_length(&format!("the {what}'s name"), name, MAX_NAME_BYTES)
+    check_length(&format!("the {what}'s name"), name, MAX_NAME_BYTES)?;
+    match name.chars().find(|letter| letter.is_control()) {
+        Some(letter) => Err(format!("the {what}'s name has the control character {letter:?}")),
+        None => Ok(()),
+    }
 }
 
 /// Whether a tensor may have such a name.
@@ -73,6 +77,8 @@ mod tests {
         let refused = check_name("host", &"h".repeat(MAX_NAME_BYTES + 1));
         assert_eq!(refused, Err("the host's name has 256 bytes; it needs 1 to 255".to_owned()));
         assert!(check_tensor_name("").is_err_and(|what| what.contains("0 bytes")));
+        let refused = check_name("job", "red\u{1b}[2J");
+        assert!(refused.is_err_and(|what| what.contains("control character '\\u{1b}'")));
     }
 
     #[test]

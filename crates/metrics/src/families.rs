@@ -104,10 +104,10 @@ families! {
         "Goodput that the links could carry under the optimal plan; absent unless the bandwidth \
          of every machine is known.").labelled(&["job_name"]);
     RANK_LAST = counter(Coordinator, "sumpter_rank_last_partitions", "",
-        "Partitions to which this rank contributed last (straggler); servers that several jobs \
-         share do not count.").labelled(&["job_name", "rank"]);
+        "Partitions to which this rank contributed last (straggler).")
+        .labelled(&["job_name", "rank"]);
     RANK_WAITED = counter(Coordinator, "sumpter_rank_waited_for", "seconds",
-        "Time for which partitions waited for this rank alone; as above.")
+        "Time for which partitions waited for this rank alone.")
         .labelled(&["job_name", "rank"]);
     RUN_MEMORY = gauge(Coordinator, "sumpter_run_memory", "bytes",
         "Memory of the job's accumulators on the server.").labelled(&["job_name"]);

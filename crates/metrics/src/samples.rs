@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_types::{JobId, JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter};
+use sumpter_types::{
+    JobId, JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter, run_text,
+};
 
 use crate::families::*;
 use crate::optimum;
@@ -77,10 +79,8 @@ pub fn of_coordinator(report: &StatusReport) -> Vec<Sample> {
     let here = report.servers.iter().filter(|server| !server.gone);
     let servers: BTreeMap<u64, &MemberStatus> = here.map(|s| (s.member, s)).collect();
     for job in &jobs {
-        let alone = |server: &u64| jobs.iter().filter(|j| j.servers.contains(server)).count() == 1;
-        let own: Vec<u64> = job.servers.iter().copied().filter(alone).collect();
         of_job(&mut samples, job, &servers);
-        late(&mut samples, job, own.iter().filter_map(|id| servers.get(id).copied()));
+        late(&mut samples, job, job.servers.iter().filter_map(|id| servers.get(id).copied()));
         for worker in job.workers.iter().filter(|worker| !worker.gone) {
             of_status(&mut samples, worker, Some(&job.name));
         }
@@ -141,7 +141,8 @@ fn late<'a>(
 ) {
     let mut waited: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     let workers = job.workers.iter().filter(|worker| !worker.gone);
-    for late in workers.chain(servers).flat_map(|member| &member.stats.late) {
+    let all = workers.chain(servers).flat_map(|member| &member.stats.late);
+    for late in all.filter(|late| run_text(late.run) == job.run) {
         let waited = waited.entry(late.rank.0).or_default();
         waited.0 += late.count as f64;
         waited.1 += late.seconds;

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sumpter_metrics::{FAMILIES, Process, Sample, encode, of_coordinator, of_process};
 use sumpter_types::{
-    Bandwidth, BandwidthSource, JobStatus, Late, MachineCount, MemberStatus, Rack, Rank, Stats,
-    StatusReport,
+    Bandwidth, BandwidthSource, JobId, JobStatus, Late, MachineCount, MemberStatus, Rack, Rank,
+    Stats, StatusReport, run_text,
 };
+
+/// The run of the job.
+const RUN: JobId = JobId(0xff);
 
 /// Every counter that a member reports, with a number of its own.
 const COUNTERS: [&str; 38] = [
@@ -56,7 +59,9 @@ fn counters() -> BTreeMap<String, f64> {
 }
 
 fn member(number: u64, rank: Option<u32>) -> MemberStatus {
-    let late = vec![Late { rank: Rank(1), count: 3, seconds: 0.5 }];
+    // That of a run which the server has served before counts for no job.
+    let late = [RUN, JobId(1)].map(|run| Late { run, rank: Rank(1), count: 3, seconds: 0.5 });
+    let late = late.to_vec();
     MemberStatus {
         member: number,
         rank,
@@ -73,7 +78,7 @@ fn member(number: u64, rank: Option<u32>) -> MemberStatus {
 fn report() -> StatusReport {
     let job = JobStatus {
         name: "red".into(),
-        run: "00000000000000ff".into(),
+        run: run_text(RUN),
         state: "running".into(),
         world_size: 2,
         epoch: 4,
@@ -165,13 +170,14 @@ fn who_is_gone_has_no_series() {
 }
 
 #[test]
-fn what_a_server_saw_of_several_jobs_is_put_down_to_none() {
+fn what_a_server_saw_of_several_jobs_is_put_down_to_each() {
     let mut report = report();
-    let blue =
-        JobStatus { name: "blue".into(), world_size: 2, servers: vec![3], ..JobStatus::default() };
+    let (name, run) = ("blue".into(), run_text(JobId(1)));
+    let blue = JobStatus { name, run, world_size: 2, servers: vec![3], ..JobStatus::default() };
     report.jobs.push(blue);
     let waited = values(&of_coordinator(&report), "sumpter_rank_waited_for_seconds_total");
-    assert_eq!(waited, [("job_name=red rank=1".to_owned(), 1.0)].into());
+    let of = |job: &str, seconds| (format!("job_name={job} rank=1"), seconds);
+    assert_eq!(waited, [of("blue", 0.5), of("red", 1.5)].into());
 }
 
 #[test]

@@ -210,7 +210,8 @@ impl Counters {
             ("registrations", around.placing.registrations as f64),
             ("refused_connections", self.refused as f64),
         ];
-        let late = lane.late.iter().map(|(rank, (count, waited))| Late {
+        let late = lane.late.iter().map(|((run, rank), (count, waited))| Late {
+            run: *run,
             rank: *rank,
             count: *count,
             seconds: waited.as_secs_f64(),

@@ -45,7 +45,7 @@ pub(crate) fn add(mut total: Stats, other: Stats) -> Stats {
         *sum = if is_alike { sum.max(value) } else { *sum + value };
     }
     for late in other.late {
-        match total.late.iter_mut().find(|known| known.rank == late.rank) {
+        match total.late.iter_mut().find(|known| (known.run, known.rank) == (late.run, late.rank)) {
             Some(known) => {
                 known.count += late.count;
                 known.seconds += late.seconds;
@@ -86,7 +86,7 @@ fn add_pending(all: &mut Vec<PendingOp>, op: PendingOp) {
 
 #[cfg(test)]
 mod tests {
-    use sumpter_types::{Late, Rank, RefusedOp, Suspicion};
+    use sumpter_types::{JobId, Late, Rank, RefusedOp, Suspicion};
 
     use super::*;
 
@@ -96,7 +96,7 @@ mod tests {
             let counters = [("bytes_sent", sent), ("busy_s", busy), ("step", 7.0)];
             counters.map(|(name, value)| (name.to_owned(), value)).into()
         };
-        let late = |rank, count| Late { rank: Rank(rank), count, seconds: 0.5 };
+        let late = |rank, count| Late { run: JobId(7), rank: Rank(rank), count, seconds: 0.5 };
         let refused = RefusedOp { name: "x".into(), tag: "world#1|a".into() };
         let one = Stats {
             counters: counters(3.0, 1.5),
@@ -107,7 +107,7 @@ mod tests {
         };
         let other = Stats {
             counters: counters(4.0, 1.0),
-            late: vec![late(0, 2), late(1, 1)],
+            late: vec![late(0, 2), late(1, 1), Late { run: JobId(8), ..late(0, 9) }],
             begun: vec![2, 5, 1],
             refused: vec![refused.clone()],
             ..Stats::default()
@@ -116,7 +116,7 @@ mod tests {
         let count = |name: &str| both.counters[name];
         assert_eq!([count("bytes_sent"), count("busy_s"), count("step")], [7.0, 1.5, 7.0]);
         let late: Vec<_> = both.late.iter().map(|late| (late.rank.0, late.count)).collect();
-        assert_eq!(late, [(0, 3), (1, 1)]);
+        assert_eq!(late, [(0, 3), (1, 1), (0, 9)]);
         assert_eq!((both.begun, both.refused), (vec![2, 5, 1], vec![refused]));
     }
 

@@ -31,6 +31,6 @@ pub use staleness::Staleness;
 pub use stats::{CodecChoice, Late, PendingOp, RefusedOp, Stats, Suspicion};
 pub use status::{
     Bandwidth, BandwidthSource, DeviceGroup, JobStatus, MachineCount, MemberStatus, Quota,
-    RUN_MEMORY, Rack, StallStatus, StatusReport, run_memory_counter,
+    RUN_MEMORY, Rack, StallStatus, StatusReport, run_memory_counter, run_text,
 };
 pub use tensor::TensorSpec;

@@ -6,7 +6,8 @@ use std::fmt;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::Rank;
+use crate::status::run_text;
+use crate::{JobId, Rank};
 
 /// A member's counters, the ranks it waited for, and its pending operations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -29,6 +30,21 @@ pub struct Stats {
     /// job's status has it.
     #[serde(skip)]
     pub choices: Vec<CodecChoice>,
+}
+
+impl Stats {
+    /// As reports have it: without what they leave out, but for the choices of `auto`.
+    #[must_use]
+    pub fn for_report(&self) -> Self {
+        let Self { counters, late, pending, choices, .. } = self;
+        Self {
+            counters: counters.clone(),
+            late: late.clone(),
+            pending: pending.clone(),
+            choices: choices.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// The codec that `auto` has chosen for tensors, and why: the same for all of them.
@@ -76,15 +92,22 @@ impl Serialize for CodecChoice {
     }
 }
 
-/// How often a rank came last.
+/// How often a rank of a run came last.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Late {
+    /// The run, of those that a server has served.
+    #[serde(serialize_with = "as_run_text")]
+    pub run: JobId,
     /// The late rank.
     pub rank: Rank,
     /// How often it came last.
     pub count: u64,
     /// The seconds the others waited for it.
     pub seconds: f64,
+}
+
+fn as_run_text<S: Serializer>(run: &JobId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&run_text(*run))
 }
 
 /// An operation that was submitted and is not done.

@@ -13,7 +13,13 @@ pub const RUN_MEMORY: &str = "run_memory_bytes/";
 /// The name of that counter for one run.
 #[must_use]
 pub fn run_memory_counter(run: JobId) -> String {
-    format!("{RUN_MEMORY}{:016x}", run.0)
+    format!("{RUN_MEMORY}{}", run_text(run))
+}
+
+/// A run's number as reports have it.
+#[must_use]
+pub fn run_text(run: JobId) -> String {
+    format!("{:016x}", run.0)
 }
 
 /// What a job may take of each server.

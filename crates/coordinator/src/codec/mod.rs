@@ -134,7 +134,12 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
             MemberEvent::Fatal { kind: kind_from_proto(fatal.kind), message: fatal.message }
         }
         ToMember::Shared(encoded) => return event_of(encoded),
-        ToMember::Compressed(compressed) => return event_of(decompress(&compressed)?),
+        ToMember::Compressed(compressed) => {
+            let encoded = decompress(&compressed)?;
+            // What it holds are parts of `encoded`, without a copy.
+            drop(compressed);
+            return event_of(encoded);
+        }
         ToMember::Challenge(_)
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
@@ -188,6 +193,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         },
         proto::join::Role::Server(_) => Role::Server,
     };
+    let rejoin = join.rejoin.map(|rejoin| rejoin_from_proto(rejoin, &role)).transpose()?;
     Ok(Join {
         job: join.job,
         role,
@@ -206,7 +212,7 @@ pub(crate) fn join_from_proto(join: proto::Join) -> Result<Join, Malformed> {
         coordinator: join.coordinator,
         process: join.process,
         memory: ServerMemory { max_bytes: join.max_bytes, max_job_bytes: join.max_job_bytes },
-        rejoin: join.rejoin.map(|rejoin| rejoin_from_proto(rejoin).map(Box::new)).transpose()?,
+        rejoin: rejoin.map(Box::new),
         stalls: StallLimits {
             warning: Duration::from_millis(join.stall_warning_ms),
             shutdown: Duration::from_millis(join.stall_shutdown_ms),
@@ -405,6 +411,7 @@ pub(crate) fn bandwidth_from_proto(gbps: Option<f64>, source: i32) -> Option<Ban
 /// A member's numbers.
 pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
     let late = stats.late.iter().map(|late| proto::LateRank {
+        run: late.run.0,
         rank: late.rank.0,
         count: late.count,
         seconds: late.seconds,
@@ -434,6 +441,7 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
 
 fn stats_from_proto(stats: proto::MemberStats) -> Stats {
     let late = stats.late.into_iter().take(MAX_WORLD as usize).map(|late| Late {
+        run: JobId(late.run),
         rank: Rank(late.rank),
         count: late.count,
         seconds: late.seconds,
@@ -496,7 +504,6 @@ pub fn decode_any(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::testing::spec;
@@ -575,7 +582,7 @@ mod tests {
                 view: view(),
                 progress: (0..)
                     .map(Rank)
-                    .zip([[1, 0, 9], [2; 3], [1, 0, 9]].map(Arc::from))
+                    .zip([[1, 0, 9], [2; 3], [1, 0, 9]].map(|bytes| bytes.to_vec().into()))
                     .collect(),
             },
             MemberEvent::Stalled { message: message.clone(), over: true },
@@ -618,7 +625,7 @@ mod tests {
     fn stats_and_every_dtype_and_operator_arrive_as_they_were_sent() {
         let stats = Stats {
             counters: [("samples".to_owned(), 1.5)].into(),
-            late: vec![Late { rank: Rank(1), count: 2, seconds: 0.5 }],
+            late: vec![Late { run: JobId(3), rank: Rank(1), count: 2, seconds: 0.5 }],
             pending: vec![PendingOp {
                 name: "t".into(),
                 tag: "g#1|s".into(),
@@ -655,7 +662,7 @@ mod tests {
         let Ok(Message::Refuse { message, .. }) = of(refuse("t")) else { panic!("a refusal") };
         assert_eq!(message.len(), sumpter_membership::MAX_TEXT_BYTES);
         let op = PendingOp { name: long.clone(), tag: long.clone(), ..PendingOp::default() };
-        let late = Late { rank: Rank(1), count: 1, seconds: 0.0 };
+        let late = Late { run: JobId(3), rank: Rank(1), count: 1, seconds: 0.0 };
         let counters = (0..20_000).map(|number| (format!("counter-{number}"), 1.0)).collect();
         let (pending, late) = (vec![op; 300], vec![late; 70_000]);
         let refused = vec![RefusedOp { name: long.clone(), tag: long.clone() }; 300];

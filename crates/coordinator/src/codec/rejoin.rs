@@ -1,7 +1,7 @@
 //! Between the protocol's messages and what a returning member reports.
 
 use sumpter_membership::{Idle, KnownRun, Rejoin};
-use sumpter_types::{Epoch, JobId, MemberId, Rank};
+use sumpter_types::{Epoch, JobId, MemberId, Rank, Role};
 
 use super::{Malformed, spec_from_proto, spec_to_proto, view_from_proto, view_to_proto};
 use crate::proto;
@@ -9,6 +9,8 @@ use crate::proto;
 /// Epochs and members' numbers beyond these are no coordinator's: there must be room for more.
 const MAX_EPOCH: u32 = 1 << 31;
 const MAX_MEMBER: u64 = 1 << 48;
+/// Runs that one server serves: a lane's connections would be too many long before.
+const MAX_SERVED: usize = 16_384;
 
 /// As it travels.
 pub(crate) fn rejoin_to_proto(rejoin: Rejoin) -> proto::Rejoin {
@@ -32,7 +34,17 @@ pub(crate) fn rejoin_to_proto(rejoin: Rejoin) -> proto::Rejoin {
 }
 
 /// What a returning member says.
-pub(crate) fn rejoin_from_proto(rejoin: proto::Rejoin) -> Result<Rejoin, Malformed> {
+pub(crate) fn rejoin_from_proto(rejoin: proto::Rejoin, role: &Role) -> Result<Rejoin, Malformed> {
+    let (is_worker, runs) = (matches!(role, Role::Worker { .. }), rejoin.served.len());
+    if is_worker && runs > 0 {
+        return Err("a worker that serves runs".to_owned());
+    }
+    if !is_worker && rejoin.run.is_some() {
+        return Err("a server that works in a run".to_owned());
+    }
+    if runs > MAX_SERVED {
+        return Err(format!("{runs} runs of one server; at most {MAX_SERVED} are possible"));
+    }
     let served = rejoin.served.into_iter().map(|run| Ok((JobId(run.job), epoch(run.epoch)?)));
     let found = Rejoin {
         member: MemberId(rejoin.member),

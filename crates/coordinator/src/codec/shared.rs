@@ -2,7 +2,6 @@
 //! held once.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use prost::Message as _;
 use prost::bytes::Bytes;
@@ -56,19 +55,18 @@ pub(super) fn decompress(compressed: &[u8]) -> Result<Bytes, String> {
 }
 
 /// What workers answered, by rank.
-type Answers = Vec<(Rank, Arc<[u8]>)>;
+type Answers = Vec<(Rank, Bytes)>;
 
 /// What workers answered, equal answers once.
 pub(super) fn answers_to_proto(progress: Answers) -> Vec<proto::WorkerProgress> {
     let mut answers: Vec<proto::WorkerProgress> = Vec::new();
-    let mut known: HashMap<Arc<[u8]>, usize> = HashMap::new();
+    let mut known: HashMap<Bytes, usize> = HashMap::new();
     for (rank, payload) in progress {
         match known.get(&payload) {
             Some(at) => answers[*at].also.push(rank.0),
             None => {
-                let (rank, bytes, also) = (rank.0, payload.to_vec(), Vec::new());
-                known.insert(payload, answers.len());
-                answers.push(proto::WorkerProgress { rank, payload: bytes, also });
+                known.insert(payload.clone(), answers.len());
+                answers.push(proto::WorkerProgress { rank: rank.0, payload, also: Vec::new() });
             }
         }
     }
@@ -79,7 +77,6 @@ pub(super) fn answers_to_proto(progress: Answers) -> Vec<proto::WorkerProgress> 
 pub(super) fn answers_from_proto(answers: Vec<proto::WorkerProgress>) -> Result<Answers, String> {
     let mut progress = Vec::new();
     for proto::WorkerProgress { rank, payload, also } in answers {
-        let payload: Arc<[u8]> = payload.into();
         let ranks = [rank].into_iter().chain(also);
         progress.extend(ranks.map(|rank| (Rank(rank), payload.clone())));
     }
@@ -127,14 +124,14 @@ mod tests {
 
     #[test]
     fn equal_answers_are_sent_once() {
-        let same: Arc<[u8]> = vec![7; 1000].into();
-        let other: Arc<[u8]> = vec![8].into();
+        let same = Bytes::from(vec![7; 1000]);
+        let other = Bytes::from(vec![8]);
         let mut progress: Vec<_> = (0..100).map(|rank| (Rank(rank), same.clone())).collect();
         progress[50].1 = other;
         let answers = answers_to_proto(progress.clone());
         assert_eq!((answers.len(), answers[0].also.len()), (2, 98));
         assert_eq!(answers_from_proto(answers), Ok(progress));
-        let twice = |rank| proto::WorkerProgress { rank, payload: vec![1], also: vec![3] };
+        let twice = |rank| proto::WorkerProgress { rank, payload: vec![1].into(), also: vec![3] };
         assert!(answers_from_proto(vec![twice(1), twice(2)]).is_err());
     }
 }

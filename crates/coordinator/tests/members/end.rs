@@ -61,7 +61,7 @@ fn a_run_goes_on_without_a_server_that_dies_and_with_one_that_comes() {
         assert_eq!(worker.next(), MemberEvent::Suspend { epoch, reason: reason.clone() });
         worker.member.progress(epoch, vec![rank as u8; 3]);
     }
-    let answers = vec![(Rank(0), [0; 3].into()), (Rank(1), [1; 3].into())];
+    let answers = vec![(Rank(0), vec![0; 3].into()), (Rank(1), vec![1; 3].into())];
     for worker in &workers {
         let MemberEvent::Resume { view, progress } = worker.next() else { panic!() };
         assert_eq!((view.job, view.epoch, view.servers, &progress), (job, epoch, vec![], &answers));

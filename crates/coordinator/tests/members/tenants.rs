@@ -1,6 +1,6 @@
 //! Jobs that share a coordinator and do not trust each other.
 
-use sumpter_coordinator::status;
+use sumpter_coordinator::{TuneRequest, status, tune};
 use sumpter_membership::Tenant;
 use sumpter_types::Quota;
 
@@ -90,4 +90,17 @@ fn a_jobs_token_shows_that_job_and_the_clusters_all() {
         let error = names(token_of(held), job).unwrap_err();
         assert!(matches!(error, JoinError::TokenRefused { .. }), "{error}");
     }
+}
+
+#[test]
+fn who_tunes_one_job_is_told_of_no_other() {
+    let coordinator = shared();
+    let address = coordinator.address().to_string();
+    let _blue = Peer::join(worker_of(&coordinator, "blue", token_of("blue"), 0));
+    let refusal = |token: Token| {
+        let request = TuneRequest { job: "red".to_owned(), ..TuneRequest::default() };
+        tune(&address, &token, None, request).unwrap().refusal
+    };
+    assert_eq!(refusal(token_of("red")), "there is no job 'red'");
+    assert!(refusal(token()).contains("jobs there are: blue"), "the cluster's token shows all");
 }

@@ -69,8 +69,9 @@ pub struct LaneStats {
     pub duplicate_chunks: u64,
     /// Frames that were damaged on their way; each cost its connection.
     pub corrupt_frames: u64,
-    /// By rank: how often it was the last, and for how long in all the others waited for it.
-    pub late: HashMap<Rank, (u64, Now)>,
+    /// By rank, of the runs that the lane serves and the last ones that it has served: how often it
+    /// was the last, and for how long in all the others waited for it.
+    pub late: HashMap<(JobId, Rank), (u64, Now)>,
 }
 
 /// A chunk's result, taken out of a lane.
@@ -111,8 +112,13 @@ pub struct Lane {
     /// What codecs there are.
     codecs: Registry,
     stats: LaneStats,
+    /// Jobs that have ended and are still in the statistics, the oldest first.
+    ended: VecDeque<JobId>,
     recorder: Recorder,
 }
+
+/// Of so many ended jobs the statistics are kept, for reports on how they were.
+const ENDED_JOBS: usize = 4;
 
 impl Lane {
     /// A lane without jobs.
@@ -130,6 +136,7 @@ impl Lane {
             pool: BufferPool::new(KEPT_BYTES),
             codecs: Registry::new(),
             stats: LaneStats::default(),
+            ended: VecDeque::new(),
             recorder: Recorder::default(),
         }
     }
@@ -253,6 +260,11 @@ impl Lane {
         ids.iter().for_each(|id| self.close(*id));
         self.jobs[at].give_back(&mut self.pool);
         self.jobs.remove(at);
+        self.ended.push_back(job);
+        if self.ended.len() > ENDED_JOBS {
+            let oldest = self.ended.pop_front();
+            self.stats.late.retain(|(of, _), _| Some(*of) != oldest);
+        }
         // Other jobs' chunks may have other lengths, and an idle server keeps nothing.
         self.pool.clear();
         ids

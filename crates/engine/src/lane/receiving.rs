@@ -11,7 +11,7 @@ use sumpter_wire::{
 
 use super::Lane;
 use super::conn::InboundFrame;
-use super::job::{Begun, JobIndex, Key, PartitionIndex};
+use super::job::{Begun, Job, JobIndex, Key, PartitionIndex};
 use super::order::RoundStart;
 use super::outcome::{ChunkPlace, Expect, Listener};
 use sumpter_endpoint::{ConnId, Now, Violation};
@@ -364,9 +364,9 @@ impl Lane {
 
     /// Of a server that is a hub, its own lane counts which worker was late.
     pub(super) fn count_late(&mut self, of_job: JobIndex, late: Option<(Rank, Now)>) {
-        let workers = self.jobs[of_job].world_size;
+        let Job { id, world_size: workers, .. } = self.jobs[of_job];
         if let Some((rank, waited)) = late.filter(|(rank, _)| rank.0 < workers) {
-            let late = self.stats.late.entry(rank).or_default();
+            let late = self.stats.late.entry((id, rank)).or_default();
             late.0 += 1;
             late.1 += waited;
         }

@@ -375,6 +375,23 @@ fn a_peer_that_does_not_fit_the_job_is_refused_and_an_ended_job_frees_its_memory
 }
 
 #[test]
+fn who_was_late_is_counted_for_each_job_and_kept_of_the_last_ones() {
+    let mut lane = Lane::new(LIMITS);
+    for job in (1..=6).map(JobId) {
+        let conns = [0, 1].map(|rank| lane.open(Peer { job, ..peer(rank) }).expect("fits").0);
+        for conn in conns {
+            feed(&mut lane, conn, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();
+        }
+        assert_eq!(lane.stats().late[&(job, Rank(1))].0, 1);
+        lane.end_job(job);
+        assert!(lane.stats().late.contains_key(&(job, Rank(1))), "its last report has it");
+    }
+    let mut kept: Vec<u64> = lane.stats().late.keys().map(|(job, _)| job.0).collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [3, 4, 5, 6]);
+}
+
+#[test]
 fn a_round_is_begun_once_over_each_connection() {
     let (mut lane, [a, _]) = lane_with_two();
     feed(&mut lane, a, &[begin(&spec(3)), push(0, &[1, 2, 3])].concat()).unwrap();

@@ -50,7 +50,7 @@ impl Member {
             rack: join.rack.clone(),
             joined_s: now.saturating_sub(self.joined).as_secs_f64(),
             silent_s: now.saturating_sub(self.heard).as_secs_f64(),
-            stats: self.stats.clone(),
+            stats: self.stats.for_report(),
             draining: self.draining,
             gone: false,
         }

@@ -154,6 +154,12 @@ impl Registry {
         self.overview().run_members(only)
     }
 
+    /// Whether there is a job of this name, of whatever generation.
+    #[must_use]
+    pub fn has_job(&self, name: &str) -> bool {
+        self.overview().has_job(name)
+    }
+
     /// The job a request is about, and its changes since the start once the request is granted.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sumpter_config::{Texts, change};
 use sumpter_types::{
-    CodecChoice, JobStatus, MachineCount, MemberId, MemberStatus, Role, StatusReport,
+    CodecChoice, JobStatus, MachineCount, MemberId, MemberStatus, Role, StatusReport, run_text,
 };
 use sumpter_wire::PROTOCOL_VERSION;
 
@@ -90,7 +90,7 @@ impl Overview<'_> {
         let compression = chosen(&all);
         JobStatus {
             name: name.to_owned(),
-            run: run.map_or_else(String::new, |run| format!("{:016x}", run.id.0)),
+            run: run.map_or_else(String::new, |run| run_text(run.id)),
             state: job.state().to_owned(),
             seconds: now.saturating_sub(job.since).as_secs_f64(),
             world_size: job.world_size,
@@ -138,6 +138,11 @@ impl Overview<'_> {
         let before = if request.reset { &unchanged } else { &run.view.changes };
         let changes = change(&job.settings, before, &request.settings);
         Ok((name.clone(), changes.map_err(|error| error.to_string())?))
+    }
+
+    /// Whether there is a job of this name, of whatever generation.
+    pub fn has_job(&self, name: &str) -> bool {
+        self.meant(name).is_ok()
     }
 
     /// The job of a name, of whatever generation; the only one if none is given.

@@ -1,5 +1,6 @@
 //! What a status still shows of members and jobs that are gone, so that a look after the end
-//! sees how it went. Bounded: the last run of each job name, and of few names.
+//! sees how it went. Bounded: the last run of each job name, of few names, and of as many workers
+//! as one report has room for.
 
 use std::collections::VecDeque;
 
@@ -7,6 +8,8 @@ use sumpter_types::{JobStatus, MemberStatus};
 
 /// Jobs and servers that are remembered: more than a person looks at.
 const REMEMBERED: usize = 64;
+/// Workers of jobs that are over, at about 4 KiB each in a report; the last job has all of its own.
+const REMEMBERED_WORKERS: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Past {
@@ -40,6 +43,10 @@ impl Past {
             job.state = "ended".to_owned();
         }
         push_bounded(&mut self.jobs, job);
+        let mut workers: usize = self.jobs.iter().map(|job| job.workers.len()).sum();
+        while workers > REMEMBERED_WORKERS && self.jobs.len() > 1 {
+            workers -= self.jobs.pop_front().map_or(0, |job| job.workers.len());
+        }
     }
 
     /// A job of this name begins anew.

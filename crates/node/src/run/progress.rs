@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use prost::Message;
+use prost::bytes::Bytes;
 use sumpter_engine::{Progress, Spans, Standing};
 use sumpter_types::{Rank, Round, TensorId};
 
@@ -101,13 +101,14 @@ pub(crate) fn join(mut loops: Vec<Vec<u8>>) -> Vec<u8> {
 /// # Errors
 /// A text that names the rank whose bytes are no answer.
 pub(crate) fn decode_all(
-    answers: &[(Rank, Arc<[u8]>)],
+    answers: &[(Rank, Bytes)],
     (number, count): (u32, u32),
 ) -> Result<BTreeMap<Rank, Progress>, String> {
     let mut all: BTreeMap<Rank, Progress> = BTreeMap::new();
-    let mut known: HashMap<*const u8, Rank> = HashMap::new();
+    let mut known: HashMap<(*const u8, usize), Rank> = HashMap::new();
     for (rank, bytes) in answers {
-        let same = known.get(&bytes.as_ptr()).and_then(|first| all.get(first)).cloned();
+        let at = (bytes.as_ptr(), bytes.len());
+        let same = known.get(&at).and_then(|first| all.get(first)).cloned();
         let progress = match same {
             Some(progress) => progress,
             None => {
@@ -115,7 +116,7 @@ pub(crate) fn decode_all(
                 decoded.map_err(|error| format!("rank {rank}: {error}"))?
             }
         };
-        known.entry(bytes.as_ptr()).or_insert(*rank);
+        known.entry(at).or_insert(*rank);
         all.insert(*rank, progress);
     }
     Ok(all)
@@ -188,7 +189,7 @@ mod tests {
             standings: vec![Standing { round: Round(round), ..Standing::default() }],
             ..Progress::default()
         };
-        let answer = |rounds: &[u32]| -> Arc<[u8]> {
+        let answer = |rounds: &[u32]| -> Bytes {
             join(rounds.iter().map(|round| encode(&progress(*round))).collect()).into()
         };
         let equal = answer(&[3, 4]);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
+use prost::bytes::Bytes;
 use sumpter_config::{Colocated, Config, readable};
 use sumpter_coordinator::Member;
 use sumpter_endpoint::{ConnId, Violation};
@@ -582,12 +583,7 @@ impl WorkerSide {
     }
 
     /// The new plan, and what all workers have.
-    fn resume(
-        &mut self,
-        view: ClusterView,
-        progress: &[(Rank, Arc<[u8]>)],
-        lane_side: &mut LaneSide,
-    ) {
+    fn resume(&mut self, view: ClusterView, progress: &[(Rank, Bytes)], lane_side: &mut LaneSide) {
         if self.run.is_none() {
             return;
         }

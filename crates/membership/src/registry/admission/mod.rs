@@ -64,7 +64,7 @@ impl Admission<'_> {
                 join.job
             )));
         }
-        room_for(join, world_size, self.tenants, self.jobs, self.members).map_err(start)?;
+        room_for(join, world_size, self.tenants, self.jobs, self.members)?;
         if let Some(run) = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref()) {
             return self.admit_return(join, rank, world_size, run);
         }

@@ -4,7 +4,7 @@
 pub(crate) mod calls;
 pub(crate) mod tensors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sumpter_types::{Rank, TensorId, TensorSpec};
 
@@ -89,7 +89,12 @@ impl Agreement {
 
     /// A worker has died; the others may all be out of data now.
     pub fn lose(&mut self, rank: Rank, living: usize) -> Option<MemberEvent> {
-        self.out_of_data.retain(|other| *other != rank);
+        self.lose_all(&BTreeSet::from([rank]), living)
+    }
+
+    /// The same for several.
+    pub fn lose_all(&mut self, ranks: &BTreeSet<Rank>, living: usize) -> Option<MemberEvent> {
+        self.out_of_data.retain(|other| !ranks.contains(other));
         self.all_out_of_data(living)
     }
 

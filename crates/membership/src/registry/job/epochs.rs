@@ -7,9 +7,9 @@
 //! an older one counts for nothing. A start is the same without workers to suspend.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sumpter_types::{MemberId, Rank};
 
 use super::returning::Returning;
@@ -60,7 +60,7 @@ pub(crate) enum Phase {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Completed {
     /// What each worker reported; `None` at the start of the run.
-    pub progress: Option<Vec<(Rank, Arc<[u8]>)>>,
+    pub progress: Option<Vec<(Rank, Bytes)>>,
     /// Servers whose part in the run is over.
     pub retired: BTreeSet<MemberId>,
 }
@@ -236,13 +236,13 @@ impl EpochChange {
 }
 
 /// Answers by rank, equal ones held once: between two rounds all workers say the same.
-fn shared(answers: BTreeMap<Rank, Vec<u8>>) -> Vec<(Rank, Arc<[u8]>)> {
-    let mut known: HashSet<Arc<[u8]>> = HashSet::new();
+fn shared(answers: BTreeMap<Rank, Vec<u8>>) -> Vec<(Rank, Bytes)> {
+    let mut known: HashSet<Bytes> = HashSet::new();
     let mut once = |answer: Vec<u8>| {
         if let Some(answer) = known.get(answer.as_slice()) {
             return answer.clone();
         }
-        let answer: Arc<[u8]> = answer.into();
+        let answer = Bytes::from(answer);
         known.insert(answer.clone());
         answer
     };
@@ -276,7 +276,7 @@ mod tests {
         assert!(change.progress(Rank(0), vec![1]) && change.ready(B));
         assert_eq!(change.complete(ranks.iter()), None);
         change.progress(Rank(1), vec![2]);
-        let progress = Some(vec![(Rank(0), [1].into()), (Rank(1), [2].into())]);
+        let progress = Some(vec![(Rank(0), vec![1].into()), (Rank(1), vec![2].into())]);
         let completed = Completed { progress, retired: [A].into() };
         assert_eq!(change.complete(ranks.iter()), Some(completed));
         assert_eq!((change.phase(), change.retired().len()), (Phase::Steady, 0));
@@ -286,7 +286,7 @@ mod tests {
     fn equal_answers_are_held_once() {
         let answers = [vec![1, 2], vec![3], vec![1, 2]];
         let held = shared((0..).map(Rank).zip(answers.clone()).collect());
-        let same = |a: usize, b: usize| Arc::ptr_eq(&held[a].1, &held[b].1);
+        let same = |a: usize, b: usize| held[a].1.as_ptr() == held[b].1.as_ptr();
         assert!(same(0, 2) && !same(0, 1));
         assert!(held.iter().zip(&answers).all(|((_, held), answer)| **held == **answer));
     }

@@ -663,6 +663,13 @@ impl Job {
             }
             None => self.replan(context, &why),
         }
+        // Of those that have not come back, one may have been the last with data.
+        if let Some(run) = &mut self.run {
+            let living = run.view.living().count();
+            if let Some(event) = run.agreement.lose_all(&run.view.gone, living) {
+                self.notify(context, &event);
+            }
+        }
         returning.into_held_back()
     }
 

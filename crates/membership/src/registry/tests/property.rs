@@ -206,7 +206,7 @@ impl Sent {
 }
 
 /// What workers said, by rank.
-type Answers = Vec<(Rank, Arc<[u8]>)>;
+type Answers = Vec<(Rank, bytes::Bytes)>;
 
 /// The events of every member, checked as they come.
 #[derive(Default)]

@@ -44,6 +44,19 @@ fn a_job_beyond_max_jobs_waits_for_another_to_end() {
 }
 
 #[test]
+fn the_generations_of_a_job_are_one_job_and_few() {
+    let mut world = world(vec![tenant("a", Some(6 << 20), None)], Some(1));
+    world.join(server_with(8 << 20, 8 << 20));
+    // In each of them a worker hangs.
+    for name in ["a@1", "a@2", "a@3"] {
+        world.join(worker_of(name, 0, 2));
+    }
+    let refusal = world.refused(worker_of("a@4", 0, 2));
+    assert!(refusal.retry && refusal.message.contains("3 generations of job 'a'"), "{refusal:?}");
+    full(&world.refused(worker_of("b", 0, 2)), &["1 of at most 1", "max_jobs"]);
+}
+
+#[test]
 fn a_job_with_too_many_workers_is_refused() {
     let mut world = world(vec![tenant("a", None, Some(2))], None);
     let refusal = world.refused(worker_of("a", 0, 3));

@@ -167,7 +167,7 @@ fn a_change_that_the_coordinator_did_not_finish_begins_anew() {
         for worker in workers {
             let MemberEvent::Resume { view, progress } = world.told_one(worker) else { panic!() };
             assert_eq!((view.epoch, view.servers[0].member), (Epoch(5), SERVER));
-            assert_eq!(progress, [(Rank(0), [5].into()), (Rank(1), [5].into())]);
+            assert_eq!(progress, [(Rank(0), vec![5].into()), (Rank(1), vec![5].into())]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs that go on without workers that died.
 
 use super::*;
-use crate::rejoin::{KnownRun, Rejoin};
+use crate::rejoin::{Idle, KnownRun, Rejoin};
 
 /// A worker of an elastic job that goes on with at least `least`.
 fn elastic(rank: u32, world_size: u32, least: u32) -> Join {
@@ -134,6 +134,38 @@ fn known() -> KnownRun {
 fn back(rank: u32, run: &KnownRun) -> Join {
     let rejoin = Rejoin { run: Some(run.clone()), ..Rejoin::default() };
     Join { rejoin: Some(Box::new(rejoin)), ..elastic(rank, 3, 1) }
+}
+
+/// Ranks 0 and 2 with a coordinator that has come back and given up rank 1, where these ranks were
+/// out of data before; and whether each has been told that all are.
+fn without_rank_1(idle: &[u32]) -> (World, [MemberId; 2], [bool; 2]) {
+    let mut run = known();
+    run.idle = Idle { ranks: idle.iter().copied().map(Rank).collect(), ..Idle::default() };
+    let mut world = World::new();
+    let workers = [0, 2].map(|rank| world.join(back(rank, &run)));
+    world.pass(Duration::from_secs(31));
+    let told = workers.map(|worker| all_out_of_data(&mut world, worker));
+    (world, workers, told)
+}
+
+fn all_out_of_data(world: &mut World, worker: MemberId) -> bool {
+    world.told(worker).iter().any(|event| matches!(event, MemberEvent::AllOutOfData { .. }))
+}
+
+#[test]
+fn who_lives_is_out_of_data_when_the_last_with_data_does_not_come_back() {
+    assert_eq!(without_rank_1(&[0, 2]).2, [true, true]);
+    assert_eq!(without_rank_1(&[0]).2, [false, false]);
+}
+
+#[test]
+fn who_does_not_come_back_counts_no_more_among_those_that_are_out_of_data() {
+    let (mut world, [zero, two], told) = without_rank_1(&[1]);
+    assert_eq!(told, [false, false]);
+    world.say(zero, Message::OutOfData);
+    assert!(!all_out_of_data(&mut world, two), "rank 2 has data");
+    world.say(two, Message::OutOfData);
+    assert!(all_out_of_data(&mut world, zero));
 }
 
 #[test]
