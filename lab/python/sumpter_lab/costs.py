@@ -109,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.worker:
         return worker()
+    # Not in a worker, whose memory is measured.
+    from sumpter_lab.scaffold.results.output import check_writable
+
+    check_writable(options.output, "--output")
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         kinds = {kind: KINDS[kind] for kind in options.only or KINDS}

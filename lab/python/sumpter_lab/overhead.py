@@ -29,8 +29,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from sumpter._failure import Failure
+from sumpter_lab.scaffold.jobs.processes import inherited
+from sumpter_lab.scaffold.results.figures import quartiles
+from sumpter_lab.scaffold.results.output import check_writable
 
 PORT = 9464
 WARMUP = 5
@@ -57,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.inner is not None:
         work(asked.inner)
         return
+    check_writable(asked.output, "--output")
     pairs: list[dict[str, Figures]] = []
     while len(pairs) < asked.pairs:
         with training(asked.steps) if asked.what == "record" else two_jobs(asked) as block:
@@ -78,7 +85,7 @@ def print_ratios(pairs: list[dict[str, Figures]]) -> None:
     for figure in pairs[0]["with"]:
         sides = [statistics.median(pair[side][figure] for pair in pairs) for side in pairs[0]]
         ratios = [pair["with"][figure] / pair["without"][figure] for pair in pairs]
-        low, middle, high = statistics.quantiles(ratios, n=4)
+        low, middle, high = quartiles(sorted(ratios))
         # A normal distribution has its quartiles 1.35 standard deviations apart, and a median
         # has 1.25 times the error of a mean.
         error = 1.25 * (high - low) / 1.35 / math.sqrt(len(ratios))
@@ -108,9 +115,13 @@ def job(options: list[str]) -> Iterator[Callable[[int], Figures]]:
     with tempfile.TemporaryDirectory() as folder, Listener(f"{folder}/driver") as listener:
         run = [sys.executable, "-m", "sumpter", "run", "-n", str(WORKERS), *options, "--"]
         command = [*run, sys.executable, __file__, "trace", "--inner", listener.address]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=inherited())
+        end = threading.Thread(target=_announce_end, args=(process, listener.address), daemon=True)
+        end.start()
         try:
             workers = [listener.accept() for _ in range(WORKERS)]
+            if process.poll() is not None:
+                raise Failure(f"{' '.join(run)} ended with code {process.returncode}")
             play_block(workers, WARMUP)
             yield lambda steps: block_of(process.pid, workers, steps)
             play_block(workers, 0)
@@ -119,6 +130,17 @@ def job(options: list[str]) -> Iterator[Callable[[int], Figures]]:
         finally:
             process.terminate()
             process.wait()
+
+
+def _announce_end(process: subprocess.Popen[bytes], listener: Any) -> None:
+    """Connects once for each worker when a job has ended: who waits for them would wait for ever.
+
+    A job that has done its work has a listener no longer.
+    """
+    process.wait()
+    with contextlib.suppress(OSError):
+        for _ in range(WORKERS):
+            Client(listener).close()
 
 
 def block_of(launcher: int, workers: list[Connection], steps: int) -> Figures:

@@ -29,7 +29,9 @@ from sumpter._assignments import parse_assignments
 from sumpter_lab.profiles import published
 from sumpter_lab.scaffold.jobs import remote
 from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all, gather
-from sumpter_lab.scaffold.network import cluster
+from sumpter_lab.scaffold.network import cluster, namespaces
+from sumpter_lab.scaffold.results.figures import quartiles
+from sumpter_lab.scaffold.results.output import check_writable
 from sumpter_lab.scaffold.signals import orderly
 
 PATIENCE_S = 120.0
@@ -50,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, help="also write every round, as JSON")
     asked = parser.parse_args(arguments)
+    check_writable(asked.output, "--output")
+    namespaces.check_tools()
     shapes: list[tuple[int, ...]] = [(4 << 20,)]
     if asked.model:
         shapes = [(tensor.bytes // 4,) for tensor in published(asked.model).tensors]
@@ -82,7 +86,7 @@ def print_row(row: dict) -> None:
             row["after_last_s"]["sumpter"], row["after_last_s"]["gloo"], strict=True
         )
     ]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = quartiles(sorted(ratios))
     waits = ", ".join(f"{cause} {share:.0%}" for cause, share in row["waits"].items())
     others = [name for name in row["after_last_s"] if "=" in name]
     for name in others:

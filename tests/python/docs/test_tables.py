@@ -91,6 +91,13 @@ def test_a_table_that_cannot_be_made_says_why(marker: str, message: str) -> None
         rewritten(MARKED.format(marker), "page.md")
 
 
+def test_nothing_stands_right_below_a_table() -> None:
+    # It would be read as more rows.
+    marked = "<!-- table: sum-numpy sum/none.csv -->\n\n| old |\n|---|\n    1 |\n| 2 |\n"
+    with pytest.raises(Failure, match=r"page.md: table sum-numpy .*: put an empty line below it"):
+        rewritten(marked, "page.md")
+
+
 def test_labels_and_long_markers() -> None:
     found = list(records(["sum/*.csv", "jax/*.csv", "two runs"]))
     assert [record.label for record in found if record.file.parent.name == "sum"][0] == ""

@@ -64,7 +64,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         RECORDS / "chaos/2026-11-22.json",
         RECORDS / "allreduce-latency/2026-11-26-n2-1.csv",
         RECORDS / "tune/2026-11-26-switch.json",
-        RECORDS / "papers/2026-11-28-phub-fig16.json",
+        RECORDS / "papers/2026-11-30-phub-fig16.json",
     ]
     with pytest.MonkeyPatch.context() as patch:
         made = fake_trace.trace(tensor=NASTY)

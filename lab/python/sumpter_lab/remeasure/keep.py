@@ -212,6 +212,10 @@ def matched(runs: list[Run], found: list[Result]) -> tuple[list[Renewal], list[s
 def figures(result: Result, suffix: str) -> Path:
     """The file of a result that a record keeps."""
     file = result.base.with_name(result.base.name + suffix)
+    # A command that names its file has that name behind the number.
+    named = sorted(result.base.parent.glob(f"{result.base.name}-*{suffix}"))
+    if not file.is_file() and len(named) == 1:
+        (file,) = named
     if not file.is_file():
         raise Failure(f"{result.command} left no {file.name}; remeasure it again")
     return file

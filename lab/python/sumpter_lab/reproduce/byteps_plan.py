@@ -90,12 +90,20 @@ def theorem1(asked: Asked) -> Found:
     )
 
 
-def _claims_of_theorem1(rows: Sequence[Row], splits: int) -> list:
-    def same(one: str, other) -> bool:
-        return all(_close(row[one], other(row["workers"], row["servers"])) for row in rows)
+def _agreement(found: Sequence[bool]) -> str:
+    return f"the same in {sum(found)} of {len(found)} clusters"
 
-    with_servers = [row for row in rows if row["servers"]]
-    everywhere = f"the same in {len(rows)} of {len(rows)} clusters"
+
+def _claims_of_theorem1(rows: Sequence[Row], splits: int) -> list:
+    def same(one: str, other) -> list[bool]:
+        return [_close(row[one], other(row["workers"], row["servers"])) for row in rows]
+
+    ring = same("allreduce", lambda n, k: 2 * (n - 1) / n)
+    colocated = same("colocated", lambda n, k: 2 * (n - 1) / n)
+    apart = [
+        _close(row["ps"], max(1, row["workers"] / row["servers"])) for row in rows if row["servers"]
+    ]
+    theorem = same("optimum", lambda n, k: 2 * n * (n - 1) / _d(n, k))
     best = min(row["best_of_random"] / row["optimum"] for row in rows)
     agree = all(
         _close(row["optimum"], row[other])
@@ -106,26 +114,26 @@ def _claims_of_theorem1(rows: Sequence[Row], splits: int) -> list:
         judged(
             "all-reduce takes 2(n-1)M/(nB)",
             "Table 1",
-            everywhere,
-            same("allreduce", lambda n, k: 2 * (n - 1) / n),
+            _agreement(ring),
+            all(ring),
         ),
         judged(
             "a colocated PS takes 2(n-1)M/(nB)",
             "Table 1",
-            everywhere,
-            same("colocated", lambda n, k: 2 * (n - 1) / n),
+            _agreement(colocated),
+            all(colocated),
         ),
         judged(
             "a non-colocated PS takes max(M/B, nM/(kB))",
             "Table 1",
-            f"the same in {len(with_servers)} of {len(with_servers)} clusters with k > 0",
-            all(_close(row["ps"], max(1, row["workers"] / row["servers"])) for row in with_servers),
+            f"{_agreement(apart)} with k > 0",
+            all(apart),
         ),
         judged(
             "shares of Theorem 1 take 2n(n-1)M/((n^2+kn-2k)B)",
             "Theorem 1",
-            f"{everywhere}, by water-filling too",
-            agree and same("optimum", lambda n, k: 2 * n * (n - 1) / _d(n, k)),
+            f"{_agreement(theorem)}, by water-filling {'too' if agree else 'not'}",
+            agree and all(theorem),
         ),
         judged(
             "no other split takes less",
@@ -266,12 +274,12 @@ def fig4(asked: Asked) -> Found:
             all(one > next_one for one, next_one in zip(over_ps, over_ps[1:], strict=False))
         )
         ends.append((n, over[-1], over_ps[-1]))
-    formula = all(
+    formula = [
         abs(row["gain_over_allreduce"] - _d(n, k) / n**2) < 1e-6
         and abs(row["gain_over_ps"] - _d(n, k) / (2 * k * (n - 1))) < 1e-6
         for row in helped
         for n, k in [(row["workers"], row["servers"])]
-    )
+    ]
     last = counts[-1]
     return Found(
         setup=f"the planner's water-filling for n = {', '.join(map(str, counts))} and every k",
@@ -279,8 +287,8 @@ def fig4(asked: Asked) -> Found:
             judged(
                 "gains are (n^2+kn-2k)/n^2 over all-reduce, (n^2+kn-2k)/(2k(n-1)) over a PS",
                 "the formulas",
-                f"the same in {len(helped)} of {len(helped)} clusters",
-                formula,
+                _agreement(formula),
+                all(formula),
             ),
             judged(
                 "the gain over all-reduce grows with every CPU machine, up to 2(n-1)/n",

@@ -36,7 +36,7 @@ _GBPS = 100.0  # of the paper's links; a simulated round depends on it by the cr
 _SIZE, _LARGE = 64 * MIB, GIB
 _ENGINE = (
     "The simulation is that of what-if, whose rounds of 64 MiB differ from the engine's own in "
-    "virtual time by 0.6 % in the median "
+    "virtual time by 1.1 % in the median and 5.8 % at most "
     "([What-if](whatif.md#against-the-engine-in-virtual-time))."
 )
 

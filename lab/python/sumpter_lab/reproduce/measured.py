@@ -229,7 +229,8 @@ def zero_compute(tables: Tables) -> Found:
         ],
         why="Workers and server share two cores and TCP takes most of them, so that every addition "
         "costs goodput; PHub's network cards write to memory by themselves. Beside the least "
-        f"server that makes the same additions it is within a few percent ({_SERVER}).",
+        f"server that makes the same additions it has {min(bare):.2f} to {max(bare):.2f} of the "
+        f"goodput ({_SERVER}).",
         plots=(
             Plot(
                 "Fig. 15: ZeroCompute, one lane",

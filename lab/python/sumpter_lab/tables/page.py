@@ -18,6 +18,9 @@ def rewritten(text: str, name: str) -> str:
 
     def again(match: re.Match[str]) -> str:
         before = match[0][: match.start(2) - match.start()]
+        if not text.startswith("\n", match.end()) and match.end() < len(text):
+            # What stands there would be read as more rows.
+            raise Failure(f"{name}: table {match[1]}: put an empty line below it")
         try:
             return before + _made(match[1])
         except (Failure, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ import pytest
 import records
 from sumpter._failure import Failure
 from sumpter_lab.remeasure import keep
+from sumpter_lab.remeasure.commands import Command
 from sumpter_lab.remeasure.runs import RUNS
 
 DESCRIBED = """\
@@ -122,6 +123,17 @@ def test_a_page_names_the_new_files_their_commit_and_day(root: Path) -> None:
         "[two](../PLACE/2026-11-29-two.json), Old, commit\n"
         "dddddddd, 2026-11-29. Commit bbbbbbb is not commit ccccccc, of 2026-11-22."
     ).replace("PLACE", "lab/" + "records/pair")
+
+
+def test_a_file_that_a_page_names_is_kept(root: Path) -> None:
+    named = tuple(TWO.replace("FILE", "two.json").split())
+    found = measured(root, entry(1, ONE, "2026-11-29"), entry(2, " ".join(named), "2026-11-29"))
+    (root / "measured" / "page-02.json").unlink()
+    *_, where = Command("page", 2, named).writing_to(root / "measured")
+    Path(where).write_text("named")
+    assert keep.keep(found, root) == (["docs/page.md"], [])
+    kept_in = root / "lab" / "records" / "pair" / "2026-11-29-two.json"
+    assert kept_in.read_text() == "named"
 
 
 def test_commands_of_two_days_are_two_runs(root: Path) -> None:

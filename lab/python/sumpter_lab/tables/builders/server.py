@@ -193,8 +193,10 @@ def ablations(records: Sequence[Record]) -> Table:
 
 @table("ablations-optimizers")
 def optimizers(records: Sequence[Record]) -> Table:
-    """Rates of update rules over that of summation, by the number of threads."""
-    rows = [row for row in rows_of(records) if row["server_runs"] != "sum"]
+    """Rates of update rules over that of summation, both on one core."""
+    rows = [
+        row for row in rows_of(records) if row["server_runs"] != "sum" and int(row["threads"]) == 1
+    ]
     return pivot(
         ["a server runs"],
         {(row["server_runs"], row["threads"]): fixed(row["of_summation"], 2) for row in rows},
