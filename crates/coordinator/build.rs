@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .btree_map(".")
         .bytes(".sumpter.v1.CoordinatorMessage.shared")
         .bytes(".sumpter.v1.CoordinatorMessage.compressed")
+        .bytes(".sumpter.v1.CoordinatorMessage.piece")
         .bytes(".sumpter.v1.WorkerProgress.payload")
         .type_attribute(".sumpter.v1.DrainReport", SERIALIZE)
         .type_attribute(".sumpter.v1.ServerName", SERIALIZE)

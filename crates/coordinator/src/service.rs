@@ -28,7 +28,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
 use crate::codec::{
-    event_to_proto, join_from_proto, kind_to_proto, message_from_proto, milliseconds,
+    event_to_proto, join_from_proto, kind_to_proto, message_from_proto, milliseconds, pieces,
     report_to_proto, run_members_to_proto, shared,
 };
 use crate::handshake::{Transcript, nonce};
@@ -313,12 +313,14 @@ impl State {
                 }
             }
         };
-        session.outbound.try_send(Ok(CoordinatorMessage { body: Some(body) })).map_err(|error| {
-            match error {
+        for body in pieces(body) {
+            let sent = session.outbound.try_send(Ok(CoordinatorMessage { body: Some(body) }));
+            sent.map_err(|error| match error {
                 TrySendError::Full(_) => format!("it left {UNREAD_LIMIT} events unread"),
                 TrySendError::Closed(_) => CLOSED.to_owned(),
-            }
-        })
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -30,7 +30,7 @@ mod view;
 pub(crate) use lists::MOST_LISTED;
 use lists::check_list;
 pub(crate) use rejoin::{rejoin_from_proto, rejoin_to_proto};
-pub(crate) use shared::{MESSAGE_LIMIT, shared};
+pub(crate) use shared::{Assembly, MESSAGE_LIMIT, pieces, shared};
 use shared::{answers_from_proto, answers_to_proto, decompress};
 use speeds::{choices_from_proto, choices_to_proto, speeds_from_proto, speeds_to_proto};
 pub(crate) use status::{report_from_proto, report_to_proto, run_members_to_proto};
@@ -140,6 +140,7 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
             drop(compressed);
             return event_of(encoded);
         }
+        ToMember::Piece(_) => return Err("a piece of no message".to_owned()),
         ToMember::Challenge(_)
         | ToMember::Welcome(_)
         | ToMember::Refused(_)
@@ -158,7 +159,7 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
 fn event_of(encoded: Bytes) -> Result<Option<MemberEvent>, Malformed> {
     match proto::CoordinatorMessage::decode(encoded) {
         Ok(proto::CoordinatorMessage {
-            body: Some(ToMember::Shared(_) | ToMember::Compressed(_)),
+            body: Some(ToMember::Shared(_) | ToMember::Compressed(_) | ToMember::Piece(_)),
         }) => Err("a message within a message within a message".to_owned()),
         Ok(proto::CoordinatorMessage { body: Some(body) }) => event_from_proto(body),
         Ok(_) => Ok(None),

@@ -18,6 +18,52 @@ pub(crate) const MESSAGE_LIMIT: usize = 64 << 20;
 /// sent.
 const COMPRESSED_FROM: usize = 16 << 10;
 
+/// What is larger travels in pieces. All members get theirs at once, so that all would hear of the
+/// coordinator only at the end, when some have taken it for dead.
+const PIECE: usize = 256 << 10;
+
+/// A message to many in pieces, of which each is a message, in order.
+pub(crate) fn pieces(body: ToMember) -> impl Iterator<Item = ToMember> {
+    let (mut rest, mut whole) = match body {
+        ToMember::Compressed(bytes) => (Some(bytes), None),
+        body => (None, Some(body)),
+    };
+    std::iter::from_fn(move || {
+        let Some(bytes) = rest.as_mut() else { return whole.take() };
+        if bytes.len() > PIECE {
+            return Some(ToMember::Piece(bytes.split_to(PIECE)));
+        }
+        rest.take().map(ToMember::Compressed)
+    })
+}
+
+/// Puts the pieces of one message after another together.
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
+    bytes: Vec<u8>,
+}
+
+impl Assembly {
+    /// Takes a message; the whole one if it is the last of its pieces, or is none.
+    ///
+    /// # Errors
+    /// In words, if the pieces are more than a message has.
+    pub fn take(&mut self, body: ToMember) -> Result<Option<ToMember>, String> {
+        let (more, is_last) = match body {
+            ToMember::Piece(bytes) => (bytes, false),
+            ToMember::Compressed(bytes) if !self.bytes.is_empty() => (bytes, true),
+            body => return Ok(Some(body)),
+        };
+        let bytes = self.bytes.len() + more.len();
+        // What cannot be compressed becomes a little larger.
+        if bytes > MESSAGE_LIMIT + MESSAGE_LIMIT / 64 {
+            return Err(format!("a message in pieces of {bytes} bytes, above {MESSAGE_LIMIT}"));
+        }
+        self.bytes.extend_from_slice(&more);
+        Ok(is_last.then(|| ToMember::Compressed(std::mem::take(&mut self.bytes).into())))
+    }
+}
+
 /// A message that many members get, encoded once: what a copy costs is a reference. A message that
 /// is too large for them becomes the error that says so.
 pub(crate) fn shared(body: ToMember) -> ToMember {
@@ -108,6 +154,38 @@ mod tests {
         let ToMember::Compressed(compressed) = shared(body) else { panic!("it is not compressed") };
         assert!(compressed.len() < message.encoded_len() / 50);
         assert_eq!(decompress(&compressed), Ok(message.encode_to_vec().into()));
+    }
+
+    #[test]
+    fn what_is_still_large_travels_in_pieces_between_others() {
+        let noise: Vec<u8> = (0..3 * PIECE as u64 + 5)
+            .scan(1u64, |state, _| {
+                *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                Some((*state >> 56) as u8)
+            })
+            .collect();
+        let payload = Bytes::from(noise);
+        let resume = proto::Resume {
+            progress: vec![proto::WorkerProgress { rank: 1, payload, also: Vec::new() }],
+            ..proto::Resume::default()
+        };
+        let message = shared(ToMember::Resume(resume));
+        let sent: Vec<ToMember> = pieces(message.clone()).collect();
+        assert_eq!(sent.len(), 4);
+        let mut assembly = Assembly::default();
+        let mut taken = Vec::new();
+        for body in sent {
+            let seen = ToMember::HeartbeatSeen(proto::HeartbeatSeen::default());
+            assert_eq!(assembly.take(seen.clone()), Ok(Some(seen)), "it is no piece");
+            taken.extend(assembly.take(body).unwrap());
+        }
+        assert_eq!(taken, [message]);
+        let small = shared(ToMember::GivenUp(proto::GivenUp { message: "why".to_owned() }));
+        assert_eq!(pieces(small.clone()).collect::<Vec<_>>(), [small.clone()]);
+        assert_eq!(assembly.take(small.clone()), Ok(Some(small)), "nothing is left of the last");
+        let most =
+            (0..).find_map(|_| assembly.take(ToMember::Piece(vec![0; 1 << 20].into())).err());
+        assert!(most.unwrap().contains("above 67108864"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tonic::Status;
 use super::clock::{ClockLog, Next};
 use super::greeting::Greeted;
 use super::memory::Memory;
-use crate::codec::{event_from_proto, stats_to_proto};
+use crate::codec::{Assembly, event_from_proto, stats_to_proto};
 use crate::error::root_cause;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
@@ -87,6 +87,8 @@ pub(super) struct Session<F> {
     pub(super) memory: Memory,
     pub(super) clock: ClockLog,
     leaving: Option<blocking::SyncSender<()>>,
+    /// Of a large message.
+    pieces: Assembly,
     /// After this, the end of the stream is no news.
     over: bool,
 }
@@ -111,6 +113,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             memory: Memory::default(),
             clock: ClockLog::default(),
             leaving: None,
+            pieces: Assembly::default(),
             over: false,
         }
     }
@@ -232,7 +235,12 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             self.memory.declarations.answered();
             self.ask_next();
         }
-        match event_from_proto(body) {
+        let event = match self.pieces.take(body) {
+            Ok(Some(body)) => event_from_proto(body),
+            Ok(None) => Ok(None),
+            Err(what) => Err(what),
+        };
+        match event {
             Ok(Some(event @ MemberEvent::TraceAsked { .. })) => {
                 if self.clock.ask(event) {
                     self.beat();
