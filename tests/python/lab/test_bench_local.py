@@ -1,10 +1,13 @@
-"""`sumpter bench sum`, `server` and `ablate`: run small, each with its keys and checked results."""
+"""`sumpter bench sum`, `server` and `ablate`: run small, each with its keys and checked results.
+
+Of the instruments of costs, what they refuse, and that they wait for no job that has ended.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +15,10 @@ import numpy as np
 import pytest
 
 from sumpter import _native
+from sumpter._failure import Failure
 from sumpter.cli import main
 from sumpter_lab import _native as lab_native
+from sumpter_lab import costs, overhead, stragglers
 from sumpter_lab.local import codecs, kernels, memory
 from sumpter_lab.local.ablations import ABLATIONS
 from sumpter_lab.local.report import busy_note, busy_share
@@ -299,3 +304,26 @@ def test_only_what_runs_now_makes_a_machine_busy(monkeypatch: pytest.MonkeyPatch
     for share, noted in ((0.05, False), (0.5, True)):
         monkeypatch.setattr("sumpter_lab.local.report.busy_share", lambda _, share=share: share)
         assert (busy_note() is not None) == noted
+
+
+def test_a_job_that_does_not_start_is_a_failure() -> None:
+    with pytest.raises(Failure, match="no_such=1 -- ended with code 2"):
+        with overhead.job(["--set", "no_such=1"]):
+            pytest.fail("it has started")
+
+
+@pytest.mark.parametrize(
+    "instrument",
+    [lambda words: overhead.main(["trace", *words]), stragglers.main, costs.main],
+    ids=["overhead", "stragglers", "costs"],
+)
+def test_a_result_that_could_not_be_written_is_refused_before_anything_runs(
+    instrument: Callable[[Sequence[str]], None], tmp_path: Path
+) -> None:
+    with pytest.raises(Failure, match="the folder .* does not exist"):
+        instrument(["-o", str(tmp_path / "missing" / "x.json")])
+
+
+def test_one_pair_has_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    overhead.print_ratios([{"with": {"step ms": 2.0}, "without": {"step ms": 1.0}}])
+    assert "+100.00%" in capsys.readouterr().out

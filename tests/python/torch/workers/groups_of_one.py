@@ -17,8 +17,8 @@ TYPES = (torch.float32, torch.bfloat16, torch.int32, torch.uint8)
 
 
 def operations() -> float:
-    """How many the core has begun."""
-    return json.loads(membership.current().worker.stats())["counters"]["operations"]
+    """How many the core has finished."""
+    return json.loads(membership.current().worker.stats())["counters"]["rounds"]
 
 
 def own(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
