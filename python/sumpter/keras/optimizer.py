@@ -42,21 +42,16 @@ class _Distributed:
         ]
         return self._sumpter_reduction(list(grads), local, self._sumpter_scales_local)
 
-    @property
-    def loss_scale_factor(self) -> float | None:
-        """Keras' own; a LossScaleOptimizer sets it to None when it takes an optimizer."""
-        return self.__dict__.get("_sumpter_loss_scale_factor")
-
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, factor: float | None) -> None:
-        if factor is None and hasattr(self, "_sumpter_reduction"):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # What a LossScaleOptimizer does with an optimizer that it takes.
+        if name == "loss_scale_factor" and value is None and hasattr(self, "_sumpter_reduction"):
             raise UnsupportedError(
                 "a LossScaleOptimizer around a distributed optimizer, as model.compile() makes it "
                 "with the policy mixed_float16: each rank would decide by itself whether it skips "
                 "a step. Give DistributedOptimizer a keras.optimizers.LossScaleOptimizer instead, "
                 "or compile(auto_scale_loss=False)"
             )
-        self.__dict__["_sumpter_loss_scale_factor"] = factor
+        super().__setattr__(name, value)
 
     def register_local_var(self, variable: Any) -> None:
         """Leaves the gradient of a variable as it is on each rank."""
