@@ -219,8 +219,8 @@ impl Shared {
         proto::DrainReport { drained: names(drained).collect(), others: names(others).collect() }
     }
 
-    /// Begins to change the settings of a running job, or says why not. Who has the token of one
-    /// job only is told of no other.
+    /// Begins to change the settings of a running job, or says why not. The token of one job shows
+    /// no other.
     fn tune(&self, request: &TuneRequest, scope: Scope) -> proto::TuneReport {
         let mut state = self.state();
         if scope == Scope::Job && !state.registry.has_job(&request.job) {

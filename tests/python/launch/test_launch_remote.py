@@ -279,16 +279,16 @@ def test_an_elastic_job_goes_on_when_a_machine_is_lost(shell: str, tmp_path: Pat
     relay = tmp_path / "relay-ssh"
     relay.write_text(f'#!/bin/sh\necho $$ > {tmp_path}/$1.pid\ncat | {shell} "$@" | cat\n')
     relay.chmod(0o755)
+    os.mkfifo(tmp_path / "end")
     # The second one fails again and again, so that it waits to be started.
     worker = f"""
-import os, sys, time
+import os, sys
 folder = {str(tmp_path)!r}
 if os.environ["RANK"] == "1":
     with open(folder + "/failures", "a") as file:
         print(file=file)
     sys.exit(7)
-while not os.path.exists(folder + "/end"):
-    time.sleep(0.05)
+open(folder + "/end").read()
 """
     command = [sys.executable, "-m", "sumpter", "run", "--ssh", str(relay), "-H", "host1:1,host2:1"]
     command += ["--min-workers", "1", "--restarts", "5", "--", sys.executable, "-c", worker]
@@ -305,7 +305,7 @@ while not os.path.exists(folder + "/end"):
                 line = process.stderr.readline()
                 assert line, said
                 said += line
-            (tmp_path / "end").touch()
+            (tmp_path / "end").open("w").close()
             said += process.communicate(timeout=HANG_S)[1]
         finally:
             process.kill()

@@ -109,7 +109,7 @@ def test_a_worker_that_ends_before_its_work_ends_no_other(
         job.start_rank(rank, "elastic_losses.py", "2", *[how] * (rank == 2))
     assert job.exit_code(2) == code, job.report("the worker did not end")
     assert job.exit_code(0) == job.exit_code(1) == 0, job.report("the others failed")
-    # Whoever is seated and dies takes part in no generation.
+    # A worker that is seated and dies takes part in no generation.
     sizes = b"[2]" if how == "seated" else b"[3, 2]"
     assert job.result(0) == job.result(1) == sizes, job.report("they did not train")
 

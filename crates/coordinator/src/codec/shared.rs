@@ -18,8 +18,8 @@ pub(crate) const MESSAGE_LIMIT: usize = 64 << 20;
 /// sent.
 const COMPRESSED_FROM: usize = 16 << 10;
 
-/// What is larger travels in pieces. All members get theirs at once, so that all would hear of the
-/// coordinator only at the end, when some have taken it for dead.
+/// What is larger travels in pieces, each a sign of life. All members get theirs at once, so that
+/// none would have another before the end, when some have given the coordinator up.
 const PIECE: usize = 256 << 10;
 
 /// A message to many in pieces, of which each is a message, in order.

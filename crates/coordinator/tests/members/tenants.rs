@@ -93,7 +93,7 @@ fn a_jobs_token_shows_that_job_and_the_clusters_all() {
 }
 
 #[test]
-fn who_tunes_one_job_is_told_of_no_other() {
+fn a_jobs_token_tunes_that_job_and_shows_no_other() {
     let coordinator = shared();
     let address = coordinator.address().to_string();
     let _blue = Peer::join(worker_of(&coordinator, "blue", token_of("blue"), 0));
