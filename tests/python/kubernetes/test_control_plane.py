@@ -139,7 +139,9 @@ def token(plane: ControlPlane, namespace: str, name: str = "sumpter-token") -> s
 def tenant_tokens(plane: ControlPlane, namespace: str) -> dict[str, str]:
     """The token of each tenant that has a Secret of the chart's in a namespace."""
     return {
-        one["metadata"]["annotations"]["sumpter/job"]: one["data"]["token"]
+        one["metadata"]["annotations"]["sumpter/job"]: token(
+            plane, namespace, one["metadata"]["name"]
+        )
         for one in plane.items(f"/api/v1/namespaces/{namespace}/secrets")
         if "sumpter/job" in one["metadata"].get("annotations", {})
     }
