@@ -505,7 +505,6 @@ pub fn decode_any(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::testing::spec;
     use proptest::collection::vec;
