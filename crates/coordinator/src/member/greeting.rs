@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status, Streaming};
 use tracing::warn;
 
-use crate::codec::{MESSAGE_LIMIT, kind_from_proto};
+use crate::codec::{Assembly, MESSAGE_LIMIT, kind_from_proto};
 use crate::error::{JoinError, root_cause};
 use crate::handshake::{Transcript, nonce};
 use crate::proto;
@@ -36,6 +36,8 @@ const NOTICE_EVERY: Duration = Duration::from_secs(3);
 pub(super) struct Greeted {
     pub outbound: mpsc::UnboundedSender<MemberMessage>,
     pub inbound: Streaming<CoordinatorMessage>,
+    /// Of a large message on this stream: what a coordinator left unfinished ends with it.
+    pub pieces: Assembly,
     pub welcome: proto::Welcome,
 }
 
@@ -158,7 +160,7 @@ impl Greeting<'_> {
                     let coordinator = self.coordinator.to_owned();
                     return Err(Failed::ForGood(JoinError::CoordinatorUnproven { coordinator }));
                 }
-                Ok(Greeted { outbound, inbound, welcome })
+                Ok(Greeted { outbound, inbound, pieces: Assembly::default(), welcome })
             }
             ToMember::Refused(refused) => Err(self.refused(refused)),
             _ => Err(self.not_a_coordinator("it neither welcomed nor refused")),

@@ -15,7 +15,7 @@ use tonic::Status;
 use super::clock::{ClockLog, Next};
 use super::greeting::Greeted;
 use super::memory::Memory;
-use crate::codec::{Assembly, event_from_proto, stats_to_proto};
+use crate::codec::{event_from_proto, stats_to_proto};
 use crate::error::root_cause;
 use crate::proto;
 use crate::proto::coordinator_message::Body as ToMember;
@@ -87,8 +87,6 @@ pub(super) struct Session<F> {
     pub(super) memory: Memory,
     pub(super) clock: ClockLog,
     leaving: Option<blocking::SyncSender<()>>,
-    /// Of a large message.
-    pieces: Assembly,
     /// After this, the end of the stream is no news.
     over: bool,
 }
@@ -113,7 +111,6 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             memory: Memory::default(),
             clock: ClockLog::default(),
             leaving: None,
-            pieces: Assembly::default(),
             over: false,
         }
     }
@@ -235,7 +232,7 @@ impl<F: FnMut(MemberEvent)> Session<F> {
             self.memory.declarations.answered();
             self.ask_next();
         }
-        let event = match self.pieces.take(body) {
+        let event = match self.greeted.pieces.take(body) {
             Ok(Some(body)) => event_from_proto(body),
             Ok(None) => Ok(None),
             Err(what) => Err(what),

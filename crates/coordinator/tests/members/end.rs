@@ -47,7 +47,7 @@ fn a_worker_lost_before_the_start_can_come_again() {
     assert_eq!(zero.started(), one.started());
 }
 
-/// Noise, so that what all are told of the answers travels in several pieces.
+/// Noise, so that the plan with all answers travels in several pieces.
 fn answer(rank: u64) -> Vec<u8> {
     let next = |state: &mut u64, _| {
         *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
