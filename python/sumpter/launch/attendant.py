@@ -10,6 +10,7 @@ own, and the group ends with it.
 
 import json
 import os
+import random
 import selectors
 import signal
 import socket
@@ -30,6 +31,11 @@ GRACE_S = 1.5
 # What a process leaves behind may hold its output open after it has ended; no one waits longer
 # than this for its last words.
 DRAIN_S = 1.0
+
+# Below the ports that systems give to outgoing connections: one that is free stays free until rank
+# 0 listens there, which takes as long as importing its framework.
+PORTS = range(20_000, 30_000)
+_marks = []
 
 _READ_BYTES = 64 * 1024
 
@@ -195,10 +201,20 @@ class Attendant:
 
 
 def free_port():
-    """A TCP port of this machine that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    """A TCP port of this machine that is unused, also by other jobs until this process ends."""
+    for port in random.sample(PORTS, len(PORTS)):
+        # An abstract name: only one process can have it, and none has it once that has ended.
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0sumpter-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("", port))
+        except OSError:
+            mark.close()
+        else:
+            _marks.append(mark)
+            return port
+    raise RuntimeError(f"every port from {PORTS.start} to {PORTS.stop - 1} is in use")
 
 
 def has_package(name):

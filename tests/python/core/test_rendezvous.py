@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from jobs import free_port
 from sumpter import _native
 from sumpter._core.rendezvous import Meeting, meet
 from sumpter._errors import StartError
+from sumpter.launch.attendant import free_port
 
 TOKEN = "a token that only tests use"
 

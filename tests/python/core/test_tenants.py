@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import WORKERS, free_port
+from jobs import WORKERS
 from sumpter import _native
 from sumpter.cli import main
+from sumpter.launch.attendant import free_port
 
 PATIENCE_S = 120.0
 SECRETS = {name: f"the secret of {name}, for tests" for name in ("cluster", "red", "blue")}

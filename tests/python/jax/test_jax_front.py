@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, TOKEN, Job, free_port
+from jobs import FINDS_MISMATCHES_S, TOKEN, Job
 from launched import Started
+from sumpter.launch.attendant import free_port
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'sumpter[jax]'")
 

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import urllib.error
@@ -26,6 +25,7 @@ import yaml
 
 from manifests import CHART, HELM, ROOT, Resource, needs
 from pods import eventually
+from sumpter.launch.attendant import free_port
 
 PROGRAMS = ROOT / "target" / "tools" / "control-plane"
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager")
@@ -243,14 +243,6 @@ def _node_of_daemon(pod: Resource) -> str:
     return ""
 
 
-def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @contextlib.contextmanager
 def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """A control plane without custom resources and nodes, which ends with the block."""
@@ -259,7 +251,7 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
         pytest.skip(f"{missing[0]} is missing, so this checks nothing: `make kubernetes-check`")
     if shutil.which("openssl") is None:
         pytest.skip("openssl is missing, so this checks nothing: apt-get install openssl")
-    clients, peers, api = _free_ports(3)
+    clients, peers, api = (free_port() for _ in range(3))
     plane = ControlPlane(folder, f"https://127.0.0.1:{api}", secrets.token_hex(16))
     key, config = folder / "accounts.key", folder / "kubeconfig"
     generate = ["openssl", "genrsa", "-out", str(key), "2048"]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import free_port
 from launched import ANNOUNCE, HANG_S, IGNORE_SIGTERM, SLEEP_FOR_EVER, Launched, wait_until_gone
 from sumpter._failure import UsageError
+from sumpter.launch.attendant import free_port
 from sumpter.launch.layout import HERE, Host, on_hosts, parse_hostfile, parse_hosts
 from sumpter.launch.remote import RemoteShell, unreachable
 

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from jobs import PATIENCE, as_variables, free_port
+from jobs import PATIENCE, as_variables
 from launched import FOREIGN, HANG_S, Started
 from sumpter import _native
+from sumpter.launch.attendant import free_port
 
 TOKEN = "a token that only tests use"
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, HANG_S, Job, free_port
+from jobs import FINDS_MISMATCHES_S, HANG_S, Job
 from launched import Started
+from sumpter.launch.attendant import free_port
 
 if importlib.util.find_spec("mxnet") is None:
     pytest.skip(

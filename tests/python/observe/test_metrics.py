@@ -25,9 +25,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from jobs import TOKEN, WORKERS, free_port
+from jobs import TOKEN, WORKERS
 from sumpter import _native
 from sumpter.cli.settings import metrics_as_markdown
+from sumpter.launch.attendant import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 MONITORING = ROOT / "examples" / "monitoring"

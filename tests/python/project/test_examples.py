@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import Job, free_port
+from jobs import Job
+from sumpter.launch.attendant import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 # Only so that a hang fails instead of blocking; no test's meaning depends on it.

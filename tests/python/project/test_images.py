@@ -23,8 +23,9 @@ from typing import IO
 import pytest
 
 from documents import fences
-from jobs import PATIENCE, TOKEN, as_variables, free_port
+from jobs import PATIENCE, TOKEN, as_variables
 from pods import eventually
+from sumpter.launch.attendant import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / f"target/{platform.machine()}-unknown-linux-gnu/release/sumpter-server"

@@ -12,10 +12,8 @@ import atexit
 import importlib.util
 import multiprocessing
 import os
-import random
 import runpy
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +42,6 @@ SHARED = ("peer_timeout_s", "start_timeout_s", "tls_cert", "tls_key", "tls_ca")
 PATIENCE = {"peer_timeout_s": 40, "start_timeout_s": 300}
 # Mismatches are found by heartbeats, of which there are four in this time.
 FINDS_MISMATCHES_S = 8
-# Below what the system hands out by itself, so that a free one stays free.
-PORTS = range(20_000, 30_000)
-
-_marks: list[socket.socket] = []
 _context = multiprocessing.get_context("forkserver")
 # The first optimizer imports torch._dynamo, which takes as long as torch itself.
 _context.set_forkserver_preload(["torch", "torch._dynamo", "sumpter.torch"])
@@ -264,23 +258,6 @@ def processor_time_s(pid: int | None) -> float | None:
     # After the name, which may hold anything: proc_pid_stat(5).
     user, system = text.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    """A port of this machine that is unused, also by other tests until this process has ended."""
-    for port in random.sample(PORTS, len(PORTS)):
-        # A name that only one process can have, and has no longer once it has ended.
-        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            mark.bind(f"\0sumpter-test-port-{port}")
-            with socket.socket() as probe:
-                probe.bind(("", port))
-        except OSError:
-            mark.close()
-            continue
-        _marks.append(mark)
-        return port
-    raise AssertionError(f"every port of {PORTS} is in use")
 
 
 def _child(

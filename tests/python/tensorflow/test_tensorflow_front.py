@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import needs
-from jobs import FINDS_MISMATCHES_S, HANG_S, TOKEN, Job, free_port
+from jobs import FINDS_MISMATCHES_S, HANG_S, TOKEN, Job
 from launched import Started
+from sumpter.launch.attendant import free_port
 
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip(

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, Job, free_port
+from jobs import FINDS_MISMATCHES_S, Job
 from sumpter._core.callbacks import CallbackQueue
 from sumpter._errors import MismatchError
+from sumpter.launch.attendant import free_port
 from sumpter.torch.c10d.delegate import DelegatedWork, Loan
 from sumpter.torch.c10d.work import SumpterWork
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import free_port
+from sumpter.launch.attendant import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKER = Path(__file__).with_name("workers") / "c10d" / "with_both_backends.py"

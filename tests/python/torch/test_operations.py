@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import FINDS_MISMATCHES_S, Job, free_port
+from jobs import FINDS_MISMATCHES_S, Job
+from sumpter.launch.attendant import free_port
 
 CERTIFICATES = Path(__file__).parents[3] / "crates" / "coordinator" / "tests" / "certificates"
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sumpter import _native
+from sumpter.launch.attendant import free_port
 from sumpter_lab.chaos.site import Site
 from sumpter_lab.scaffold.jobs.processes import Process, first_error, inherited
-from sumpter_lab.scaffold.network.site import Place, free_ports
+from sumpter_lab.scaffold.network.site import Place
 
 # A loaded machine may take a minute to import torch four times.
 START_TIMEOUT_S = 300
@@ -42,7 +43,7 @@ class TrainingJob:
         self.gone: list[Process] = []  # processes that ended, as they should or not
         self.problems: list[str] = []
         self._started = 0
-        self._port, store = free_ports(2)
+        self._port, store = free_port(), free_port()
         self.spared_ports = frozenset((self._port, store))
         token = folder / "token"
         token.touch(mode=0o600)

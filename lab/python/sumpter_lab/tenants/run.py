@@ -12,10 +12,10 @@ from typing import Any
 
 from sumpter import _native
 from sumpter._failure import Failure
+from sumpter.launch.attendant import free_port
 from sumpter_lab.scaffold.jobs.processes import Process, first_error, inherited
 from sumpter_lab.scaffold.jobs.remote import Remote, call_all, end_all
 from sumpter_lab.scaffold.network import counters
-from sumpter_lab.scaffold.network.site import free_ports
 from sumpter_lab.scaffold.progress import Bar
 from sumpter_lab.scaffold.results import record
 from sumpter_lab.scaffold.results.figures import STOLEN
@@ -127,7 +127,7 @@ class Processes:
 @contextlib.contextmanager
 def _processes(asked: Spec, where: Site, folder: Path) -> Iterator[Processes]:
     """The coordinator and the server."""
-    (port,) = free_ports(1)
+    port = free_port()
     address = f"{where.coordinator.address}:{port}"
     _write_tenants(asked, folder)
     token = ("--token-file", str(folder / "cluster.token"))

@@ -6,8 +6,6 @@ what a fault wants.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -83,12 +81,3 @@ class Loopback:
 
     def hush(self, outwards: bool, silent: bool) -> None:
         raise NotImplementedError("loopback has no link")
-
-
-def free_ports(count: int) -> list[int]:
-    """Different TCP ports that were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("", 0))
-        return [probe.getsockname()[1] for probe in probes]
