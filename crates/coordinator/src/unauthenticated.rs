@@ -1,8 +1,8 @@
 //! Tests: peers that do not keep to the protocol, on either side of a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc as blocking;
+use std::sync::{Arc, Mutex, mpsc as blocking};
 use std::time::Duration;
 
 use prost::Message as _;
@@ -16,7 +16,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::codec::{join_to_proto, spec_to_proto};
+use crate::codec::{join_to_proto, pieces, shared, spec_to_proto};
 use crate::handshake::{Transcript, nonce};
 use crate::proto::control_client::ControlClient;
 use crate::proto::control_server::{Control, ControlServer};
@@ -295,14 +295,18 @@ fn one_address_cannot_take_all_places_of_sessions_that_prove_nothing() {
     assert!(matches!(first, ToMember::Challenge(_)), "{first:?}");
 }
 
-/// A coordinator that greets as the test says and answers every greeting with a worthless welcome.
+/// A coordinator that says what a test wants.
 #[derive(Clone)]
-struct Impostor {
+struct Scripted {
     version: u32,
+    /// What its welcomes are proved by; if by nothing, they are worthless.
+    token: Option<Token>,
+    /// What it says in each session after its welcome. All but the last end with that.
+    sessions: Arc<Mutex<VecDeque<Vec<ToMember>>>>,
 }
 
 #[tonic::async_trait]
-impl Control for Impostor {
+impl Control for Scripted {
     type SessionStream = ReceiverStream<Result<CoordinatorMessage, Status>>;
 
     async fn session(
@@ -310,28 +314,51 @@ impl Control for Impostor {
         request: Request<Streaming<MemberMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (outbound, told) = mpsc::channel(4);
-        let challenge =
-            proto::Challenge { protocol_version: self.version, nonce: nonce().unwrap().to_vec() };
+        let (script, is_last) = {
+            let mut sessions = self.sessions.lock().unwrap();
+            (sessions.pop_front().unwrap_or_default(), sessions.is_empty())
+        };
+        let (version, token, own_nonce) = (self.version, self.token.clone(), nonce().unwrap());
         let mut inbound = request.into_inner();
         tokio::spawn(async move {
             let message = |body| Ok(CoordinatorMessage { body: Some(body) });
+            let nonce = own_nonce.to_vec();
+            let challenge = proto::Challenge { protocol_version: version, nonce };
             let _ = outbound.send(message(ToMember::Challenge(challenge))).await;
-            let _ = inbound.message().await;
+            let Ok(Some(MemberMessage { body: Some(FromMember::Hello(hello)) })) =
+                inbound.message().await
+            else {
+                return;
+            };
+            let transcript = Transcript {
+                coordinator_nonce: &own_nonce,
+                member_nonce: &hello.nonce,
+                member_version: hello.protocol_version,
+                purpose: &hello.purpose,
+            };
+            let proof = token.map(|token| transcript.prove(&token, ProofRole::Coordinator));
             let welcome = proto::Welcome {
                 member: 1,
-                proof: vec![7; 32],
-                peer_timeout_ms: 1000,
-                silence_ms: 1000,
+                proof: proof.unwrap_or([7; 32]).to_vec(),
+                peer_timeout_ms: 30_000,
+                silence_ms: 30_000,
             };
             let _ = outbound.send(message(ToMember::Welcome(welcome))).await;
-            let _ = inbound.message().await;
+            for body in script {
+                let _ = outbound.send(message(body)).await;
+            }
+            while is_last && matches!(inbound.message().await, Ok(Some(_))) {}
         });
         Ok(Response::new(ReceiverStream::new(told)))
     }
 }
 
-/// What a member thinks of an impostor.
-fn meet(impostor: Impostor) -> JoinError {
+/// What a member that meets a coordinator comes to.
+fn meet(
+    scripted: Scripted,
+    on_event: impl FnMut(MemberEvent) + Send + 'static,
+    then: impl FnOnce(Result<Member, JoinError>),
+) {
     let (address_is, address) = blocking::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -340,31 +367,84 @@ fn meet(impostor: Impostor) -> JoinError {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             address_is.send(listener.local_addr().unwrap()).unwrap();
             let serving = Server::builder().serve_with_incoming_shutdown(
-                ControlServer::new(impostor),
+                ControlServer::new(scripted),
                 TcpIncoming::from(listener),
                 async { drop(stopped.await) },
             );
             serving.await.unwrap();
         });
     });
-    let result = Member::join(worker(address.recv().unwrap(), 0, 1), |_| {});
+    then(Member::join(worker(address.recv().unwrap(), 0, 1), on_event));
     stop.send(()).unwrap();
     thread.join().unwrap();
-    result.expect_err("an impostor must not be trusted")
+}
+
+/// What a member thinks of a coordinator that does not prove itself.
+fn mistrust(version: u32) -> JoinError {
+    let mut error = None;
+    let impostor = Scripted { version, token: None, sessions: Arc::default() };
+    meet(impostor, |_| {}, |result| error = result.err());
+    error.expect("an impostor must not be trusted")
 }
 
 #[test]
 fn a_coordinator_that_does_not_hold_the_token_is_not_trusted() {
-    let error = meet(Impostor { version: u32::from(PROTOCOL_VERSION) });
+    let error = mistrust(u32::from(PROTOCOL_VERSION));
     assert!(matches!(error, JoinError::CoordinatorUnproven { .. }), "{error}");
     assert_eq!(error.kind(), FatalKind::Auth);
 }
 
 #[test]
 fn a_coordinator_of_another_version_is_named_with_both_versions() {
-    let error = meet(Impostor { version: 99 });
+    let error = mistrust(99);
     assert_eq!(error.kind(), FatalKind::Version);
     let text = error.to_string();
     let ours = format!("version {PROTOCOL_VERSION}");
     assert!(text.contains("version 99") && text.contains(&ours), "{text}");
+}
+
+#[test]
+fn pieces_of_a_coordinator_that_died_are_not_those_of_the_next() {
+    // As a coordinator starts a run of one worker.
+    let coordinator = coordinator();
+    let mut raw = Raw::open(coordinator.address());
+    raw.greet(&worker(coordinator.address(), 0, 1));
+    assert!(matches!(raw.next(), Some(ToMember::Welcome(_))));
+    let started = raw.next().unwrap();
+    assert!(matches!(started, ToMember::Started(_)), "{started:?}");
+
+    // Noise, so that it travels in several pieces.
+    let large = |name: &str, mut state: u64| {
+        let message = (0..1 << 20)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                char::from(b'0' + (state >> 58) as u8)
+            })
+            .collect();
+        ToMember::TensorError(proto::TensorError { name: name.to_owned(), message })
+    };
+    let ToMember::TensorError(whole) = large("whole", 2) else { unreachable!() };
+    let mut broken_off: Vec<_> = pieces(shared(large("broken off", 1))).collect();
+    assert!(broken_off.len() > 2);
+    broken_off.truncate(2);
+    broken_off.insert(0, started);
+    let sessions = [broken_off, pieces(shared(ToMember::TensorError(whole.clone()))).collect()];
+    let scripted = Scripted {
+        version: u32::from(PROTOCOL_VERSION),
+        token: Some(token()),
+        sessions: Arc::new(Mutex::new(sessions.into())),
+    };
+    let (tell, events) = blocking::channel();
+    meet(
+        scripted,
+        move |event| drop(tell.send(event)),
+        |member| {
+            let _member = member.unwrap();
+            assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), MemberEvent::Started(_)));
+            let expected = MemberEvent::TensorError { name: whole.name, message: whole.message };
+            let event = events.recv_timeout(PATIENCE).unwrap();
+            // Without the text, which is large.
+            assert!(event == expected, "{}", &format!("{event:?}")[..80]);
+        },
+    );
 }
