@@ -19,6 +19,7 @@ pub(super) struct Memory {
     failed: bool,
     /// Asked for and not answered.
     pub declarations: Declarations,
+    refused: BTreeMap<String, String>,
     out_of_data: bool,
     drain: bool,
 }
@@ -46,6 +47,7 @@ impl Memory {
             }
             MemberEvent::WorkerLeft { rank } => drop(self.gone.insert(*rank)),
             MemberEvent::Tensors { specs, .. } => self.declarations.entered(specs),
+            MemberEvent::TensorError { name, .. } => drop(self.refused.remove(name)),
             MemberEvent::OutOfData { rank } if Some(*rank) == own => self.out_of_data = false,
             MemberEvent::AllOutOfData { .. } => self.out_of_data = false,
             _ => {}
@@ -58,6 +60,9 @@ impl Memory {
     /// Takes in what the owner asks.
     pub fn ask(&mut self, command: &Command) {
         match command {
+            Command::Refuse(name, message) => {
+                self.refused.insert(name.clone(), message.clone());
+            }
             Command::OutOfData => self.out_of_data = true,
             Command::Drain => self.drain = true,
             _ => {}
@@ -80,7 +85,9 @@ impl Memory {
     pub fn unanswered(&self) -> Vec<Command> {
         let out_of_data = self.out_of_data.then_some(Command::OutOfData);
         let drain = self.drain.then_some(Command::Drain);
-        out_of_data.into_iter().chain(drain).collect()
+        let refused = self.refused.iter();
+        let refused = refused.map(|(name, why)| Command::Refuse(name.clone(), why.clone()));
+        refused.chain(out_of_data).chain(drain).collect()
     }
 }
 
@@ -105,5 +112,32 @@ fn apply_to_run(run: &mut KnownRun, event: &MemberEvent) {
             run.idle.ranks.clear();
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_repeated_until_it_is_announced() {
+        let mut memory = Memory::default();
+        let refused = |memory: &Memory| {
+            let commands = memory.unanswered().into_iter();
+            let refused = commands.map(|command| match command {
+                Command::Refuse(name, why) => (name, why),
+                _ => panic!("another command"),
+            });
+            refused.collect::<Vec<_>>()
+        };
+        let announced = |name: &str| {
+            let (name, message) = (name.to_owned(), "why".to_owned());
+            MemberEvent::TensorError { name, message }
+        };
+        memory.ask(&Command::Refuse("t".to_owned(), "why".to_owned()));
+        memory.on_event(&announced("u"), None);
+        assert_eq!(refused(&memory), [("t".to_owned(), "why".to_owned())]);
+        memory.on_event(&announced("t"), None);
+        assert_eq!(refused(&memory), []);
     }
 }
