@@ -7,6 +7,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The alignment of every [`AlignedBuf`], in bytes: the smallest page of the platforms we run on.
 pub const ALIGNMENT: usize = 4096;
@@ -22,6 +24,8 @@ pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
     capacity: usize,
+    /// A sum of capacities that has this one, until the buffer is freed.
+    counted: Option<Arc<AtomicUsize>>,
 }
 
 impl AlignedBuf {
@@ -38,12 +42,13 @@ impl AlignedBuf {
             panic!("a buffer of {len} bytes cannot be addressed");
         };
         if layout.size() == 0 {
-            return AlignedBuf { start: NonNull::<Page>::dangling().cast(), len: 0, capacity: 0 };
+            let start = NonNull::<Page>::dangling().cast();
+            return AlignedBuf { start, len: 0, capacity: 0, counted: None };
         }
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        AlignedBuf { start, len, capacity: layout.size() }
+        AlignedBuf { start, len, capacity: layout.size(), counted: None }
     }
 
     /// The bytes there is room for: a multiple of [`ALIGNMENT`].
@@ -60,10 +65,25 @@ impl AlignedBuf {
         assert!(len <= self.capacity, "length {len} exceeds the capacity {}", self.capacity);
         self.len = len;
     }
+
+    /// Has a sum count the capacity until the buffer is freed, wherever that happens; no other sum
+    /// counts it from now on.
+    pub(crate) fn count_in(&mut self, sum: &Arc<AtomicUsize>) {
+        if self.counted.as_ref().is_some_and(|counted| Arc::ptr_eq(counted, sum)) {
+            return;
+        }
+        sum.fetch_add(self.capacity, Relaxed);
+        if let Some(before) = self.counted.replace(Arc::clone(sum)) {
+            before.fetch_sub(self.capacity, Relaxed);
+        }
+    }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if let Some(sum) = &self.counted {
+            sum.fetch_sub(self.capacity, Relaxed);
+        }
         if self.capacity > 0 {
             // SAFETY: `new` allocated with this size and alignment, for which it built a layout.
             unsafe {

@@ -3,6 +3,9 @@
 //!
 //! One lane owns a pool; there is no lock.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use crate::buffer::{ALIGNMENT, AlignedBuf};
 
 /// One free list for each power of two from [`ALIGNMENT`] up that can be addressed.
@@ -16,7 +19,8 @@ const CLASSES: usize = (usize::BITS - ALIGNMENT.ilog2()) as usize;
 pub struct BufferPool {
     free: [Vec<AlignedBuf>; CLASSES],
     kept_bytes: usize,
-    lent_bytes: usize,
+    /// Of buffers that are kept or lent; one that was lent may be freed without coming back.
+    allocated_bytes: Arc<AtomicUsize>,
     limit_bytes: usize,
 }
 
@@ -27,7 +31,7 @@ impl BufferPool {
         BufferPool {
             free: [const { Vec::new() }; CLASSES],
             kept_bytes: 0,
-            lent_bytes: 0,
+            allocated_bytes: Arc::default(),
             limit_bytes,
         }
     }
@@ -56,7 +60,7 @@ impl BufferPool {
             }
             None => AlignedBuf::new(capacity),
         };
-        self.lent_bytes += capacity;
+        buf.count_in(&self.allocated_bytes);
         buf.set_len(len);
         buf
     }
@@ -65,14 +69,14 @@ impl BufferPool {
     /// than its limit.
     ///
     /// A buffer from elsewhere is kept too if its capacity is one of the pool's, and else freed.
-    pub fn give(&mut self, buf: AlignedBuf) {
+    pub fn give(&mut self, mut buf: AlignedBuf) {
         let capacity = buf.capacity();
         if capacity < ALIGNMENT || !capacity.is_power_of_two() {
             return;
         }
-        self.lent_bytes = self.lent_bytes.saturating_sub(capacity);
         if capacity <= self.limit_bytes - self.kept_bytes {
             self.kept_bytes += capacity;
+            buf.count_in(&self.allocated_bytes);
             self.free[class(capacity)].push(buf);
         }
     }
@@ -86,10 +90,10 @@ impl BufferPool {
         self.kept_bytes = 0;
     }
 
-    /// The memory that the pool accounts for, lent or kept, in bytes.
+    /// The memory of the buffers that the pool keeps or has lent, in bytes.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
-        self.lent_bytes + self.kept_bytes
+        self.allocated_bytes.load(Relaxed)
     }
 }
 
@@ -150,6 +154,21 @@ mod tests {
         assert_eq!(pool.allocated_bytes(), 3 * 4096);
         pool.clear();
         assert_eq!(pool.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn a_buffer_that_does_not_come_back_counts_until_it_is_freed() {
+        let (mut pool, mut other) = (BufferPool::new(NO_LIMIT), BufferPool::new(NO_LIMIT));
+        let (lost, passed_on) = (pool.take(4096), pool.take(8192));
+        assert_eq!(pool.allocated_bytes(), 3 * 4096);
+        drop(lost);
+        assert_eq!(pool.allocated_bytes(), 2 * 4096);
+        other.give(passed_on);
+        assert_eq!((pool.allocated_bytes(), other.allocated_bytes()), (0, 2 * 4096));
+        let lent = other.take(8192);
+        drop(other);
+        // Its sum is still there.
+        drop(lent);
     }
 
     #[test]
