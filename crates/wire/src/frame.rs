@@ -27,6 +27,8 @@ pub const ORDER_ENTRY_BYTES: usize = 12;
 pub const MAX_ORDER_ENTRIES: usize = 1 << 16;
 /// The longest payload of a frame that carries no tensor data.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
+/// Ranks of a group that is announced; that of all ranks is not.
+pub const MAX_GROUP_RANKS: usize = MAX_CONTROL_BYTES / size_of::<u32>();
 
 /// What a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

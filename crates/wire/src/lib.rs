@@ -20,8 +20,8 @@ pub use checksum::{CHECKED_HEADER_BYTES, checksum};
 pub use coding::{CODING_BYTES, CodecId, CodingSpec, MAX_CODEC_BYTES, codec_id};
 pub use frame::{
     BEGIN_BYTES, Begin, BeginBytes, FrameError, FrameKind, HEADER_BYTES, Header, MAX_BEGIN_BYTES,
-    MAX_CONTROL_BYTES, MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES, PartitionSpec, ROUTE_BYTES, Route,
-    Tier, decode_group, encode_group, group_id,
+    MAX_CONTROL_BYTES, MAX_GROUP_RANKS, MAX_ORDER_ENTRIES, ORDER_ENTRY_BYTES, PartitionSpec,
+    ROUTE_BYTES, Route, Tier, decode_group, encode_group, group_id,
 };
 pub use handshake::{ClientHandshake, HandshakeError, Hello, ServerHandshake};
 pub use order::{OrderEntry, decode_order, encode_order};

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use sumpter_types::{Collective, Rank, ReduceOp, Staleness, TensorId, TensorSpec};
+use sumpter_wire::MAX_GROUP_RANKS;
 
 use crate::limits::{MAX_TENSORS, check_compression, check_tensor_name};
 
@@ -170,6 +171,13 @@ fn normal_form(rank: Rank, mut spec: TensorSpec, world_size: u32) -> Result<Tens
     if spec.ranks.len() == world_size as usize {
         spec.ranks.clear();
     }
+    if spec.ranks.len() > MAX_GROUP_RANKS {
+        let ranks = spec.ranks.len();
+        return Err(format!(
+            "tensor '{name}' is for {ranks} of {world_size} ranks; it may be for all of them, or \
+             for at most {MAX_GROUP_RANKS}"
+        ));
+    }
     if !takes_part(&spec, rank) {
         return Err(format!("tensor '{name}': rank {rank} is not one of its ranks: {spec}"));
     }
@@ -254,6 +262,20 @@ mod tests {
         assert_eq!(table.declare(Rank(0), b.clone(), 2), Declared::New(TensorId(1), b));
         assert_eq!(table.declare(Rank(0), a, 2), Declared::Known);
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_group_that_lanes_would_not_take_is_refused() {
+        let mut table = TensorTable::default();
+        let most = MAX_GROUP_RANKS as u32;
+        let of =
+            |name, ranks| TensorSpec { ranks: (0..ranks).map(Rank).collect(), ..spec(name, &[1]) };
+        let declared = table.declare(Rank(0), of("a", most), 65_536);
+        assert!(matches!(declared, Declared::New(..)), "{declared:?}");
+        let message = refusal(table.declare(Rank(0), of("b", most + 1), 65_536));
+        assert!(message.contains("'b' is for 16385 of 65536 ranks"), "{message}");
+        let declared = table.declare(Rank(0), of("c", most + 1), most + 1);
+        assert!(matches!(declared, Declared::New(..)), "{declared:?}");
     }
 
     #[test]
