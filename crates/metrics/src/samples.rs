@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sumpter_types::{
-    JobId, JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter, run_text,
-};
+use sumpter_types::{JobId, JobStatus, MemberStatus, Stats, StatusReport, run_memory_counter};
 
 use crate::families::*;
 use crate::optimum;
@@ -80,7 +78,7 @@ pub fn of_coordinator(report: &StatusReport) -> Vec<Sample> {
     let servers: BTreeMap<u64, &MemberStatus> = here.map(|s| (s.member, s)).collect();
     for job in &jobs {
         of_job(&mut samples, job, &servers);
-        late(&mut samples, job, job.servers.iter().filter_map(|id| servers.get(id).copied()));
+        late(&mut samples, job);
         for worker in job.workers.iter().filter(|worker| !worker.gone) {
             of_status(&mut samples, worker, Some(&job.name));
         }
@@ -133,24 +131,11 @@ fn of_job(samples: &mut Samples, job: &JobStatus, servers: &BTreeMap<u64, &Membe
     }
 }
 
-/// Who was waited for, over all lanes of the job.
-fn late<'a>(
-    samples: &mut Samples,
-    job: &'a JobStatus,
-    servers: impl Iterator<Item = &'a MemberStatus>,
-) {
-    let mut waited: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
-    let workers = job.workers.iter().filter(|worker| !worker.gone);
-    let all = workers.chain(servers).flat_map(|member| &member.stats.late);
-    for late in all.filter(|late| run_text(late.run) == job.run) {
-        let waited = waited.entry(late.rank.0).or_default();
-        waited.0 += late.count as f64;
-        waited.1 += late.seconds;
-    }
-    for (rank, (count, seconds)) in waited.into_iter().filter(|(r, _)| *r < job.world_size) {
-        let labels = vec![("job_name", job.name.clone()), ("rank", rank.to_string())];
-        samples.add(&RANK_LAST, &labels, count);
-        samples.add(&RANK_WAITED, &labels, seconds);
+fn late(samples: &mut Samples, job: &JobStatus) {
+    for late in &job.late {
+        let labels = vec![("job_name", job.name.clone()), ("rank", late.rank.0.to_string())];
+        samples.add(&RANK_LAST, &labels, late.count as f64);
+        samples.add(&RANK_WAITED, &labels, late.seconds);
     }
 }
 

@@ -59,9 +59,6 @@ fn counters() -> BTreeMap<String, f64> {
 }
 
 fn member(number: u64, rank: Option<u32>) -> MemberStatus {
-    // That of a run which the server has served before counts for no job.
-    let late = [RUN, JobId(1)].map(|run| Late { run, rank: Rank(1), count: 3, seconds: 0.5 });
-    let late = late.to_vec();
     MemberStatus {
         member: number,
         rank,
@@ -70,7 +67,7 @@ fn member(number: u64, rank: Option<u32>) -> MemberStatus {
         bandwidth: Some(Bandwidth { gbps: 8.0, source: BandwidthSource::Configured }),
         rack: rank.map(|rank| Rack { name: format!("rack{rank}"), trunk_gbps: None }),
         silent_s: 0.25,
-        stats: Stats { counters: counters(), late, ..Stats::default() },
+        stats: Stats { counters: counters(), ..Stats::default() },
         ..MemberStatus::default()
     }
 }
@@ -85,6 +82,7 @@ fn report() -> StatusReport {
         machines: MachineCount { gpu: 2, cpu: 1 },
         workers: vec![member(1, Some(0)), member(2, Some(1))],
         servers: vec![3],
+        late: vec![Late { run: RUN, rank: Rank(1), count: 9, seconds: 1.5 }],
         ..JobStatus::default()
     };
     StatusReport { jobs: vec![job], servers: vec![member(3, None)], ..StatusReport::default() }
@@ -167,17 +165,6 @@ fn who_is_gone_has_no_series() {
     let of_member = |sample: &&Sample| sample.labels.iter().any(|(key, _)| *key != "role");
     let about: BTreeSet<_> = left.iter().filter(of_member).map(|s| s.family.name()).collect();
     assert_eq!(about, ["sumpter_jobs_over_total".to_owned()].into());
-}
-
-#[test]
-fn what_a_server_saw_of_several_jobs_is_put_down_to_each() {
-    let mut report = report();
-    let (name, run) = ("blue".into(), run_text(JobId(1)));
-    let blue = JobStatus { name, run, world_size: 2, servers: vec![3], ..JobStatus::default() };
-    report.jobs.push(blue);
-    let waited = values(&of_coordinator(&report), "sumpter_rank_waited_for_seconds_total");
-    let of = |job: &str, seconds| (format!("job_name={job} rank=1"), seconds);
-    assert_eq!(waited, [of("blue", 0.5), of("red", 1.5)].into());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{CodecChoice, JobId, Stats};
+use crate::{CodecChoice, JobId, Late, Stats};
 
 /// The counter in which a member reports the memory of a run's reductions in its lanes; the run's
 /// number in hexadecimal follows.
@@ -95,6 +95,8 @@ pub struct JobStatus {
     pub settings: BTreeMap<String, String>,
     /// What `auto` has chosen for its tensors.
     pub compression: Vec<CodecChoice>,
+    /// For which ranks all its members have waited, those that are gone included.
+    pub late: Vec<Late>,
 }
 
 /// An operation that has stalled.

@@ -124,6 +124,7 @@ class Job:
     missing: tuple[str, ...] = ()  # what its start waits for
     settings: Mapping[str, str] = field(default_factory=dict)  # what may change, as it is now
     run: str = ""  # its number, which says what servers have counted for it
+    late: tuple[Late, ...] = ()  # what all its members waited for, those gone included
 
     @property
     def generation(self) -> int:
@@ -154,17 +155,8 @@ class Job:
         return max(known, default=None)
 
     def waited_for(self) -> list[Late]:
-        """All members' waiting added up by rank, the longest first."""
-        total: dict[int, Late] = {}
-        members = self.workers + self.servers
-        for late in (late for member in members for late in member.late):
-            if late.run != self.run and late.run and self.run:
-                continue
-            before = total.get(late.rank, Late(late.rank, 0, 0.0))
-            total[late.rank] = Late(
-                late.rank, before.count + late.count, before.seconds + late.seconds
-            )
-        return sorted(total.values(), key=lambda late: -late.seconds)
+        """The ranks that members waited for, the longest first."""
+        return sorted(self.late, key=lambda late: -late.seconds)
 
 
 def load(text: str) -> Any:
@@ -228,6 +220,7 @@ def merge(before: Job | None, now: Job) -> Job:
         workers=_merge_members(before.workers, now.workers),
         servers=_merge_members(before.servers, now.servers),
         compression=now.compression or before.compression,
+        late=now.late or before.late,
     )
 
 
@@ -244,6 +237,7 @@ def _job(entry: Mapping[str, Any], servers: Mapping[int, Member]) -> Job:
     return Job(
         name=str(entry.get("name", "default")),
         run=str(entry.get("run") or ""),
+        late=tuple(_late(late) for late in _entries(entry, "late")),
         workers=tuple(workers),
         servers=tuple(own),
         stall=stall,

@@ -363,6 +363,10 @@ class TestStatus:
                     for rank in range(2)
                 ],
                 "servers": [7],
+                "late": [
+                    {"run": "0b", "rank": 0, "count": 1, "seconds": 0.25},
+                    {"run": "0b", "rank": 1, "count": 6, "seconds": 1.0},
+                ],
             }
         ],
         "servers": [
@@ -382,17 +386,9 @@ class TestStatus:
         assert job.servers[0].stats.rounds == 0
         assert read_status("{}") == []
 
-    def test_waiting_adds_up_over_all_members(self) -> None:
+    def test_who_was_waited_for_longest_comes_first(self) -> None:
         [job] = read_status(json.dumps(self.STATUS))
-        assert job.waited_for() == [Late(1, 6, 1.0), Late(0, 1, 0.25)]
-
-    def test_who_was_waited_for_is_of_this_job(self) -> None:
-        status = json.loads(json.dumps(self.STATUS))
-        status["jobs"][0]["run"] = "0b"
-        late = {"rank": 0, "count": 1, "seconds": 0.5}
-        status["servers"][0]["stats"]["late"] = [late | {"run": "0a"}, late | {"run": "0b"}]
-        [job] = read_status(json.dumps(status))
-        assert job.waited_for() == [Late(1, 6, 1.0), Late(0, 1, 0.5)]
+        assert job.waited_for() == [Late(1, 6, 1.0, "0b"), Late(0, 1, 0.25, "0b")]
 
     def test_members_that_left_keep_their_last_counters(self) -> None:
         [job] = read_status(json.dumps(self.STATUS))

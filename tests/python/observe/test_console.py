@@ -228,7 +228,7 @@ def test_the_ranks_that_kept_others_waiting_are_of_the_time_between_looks() -> N
             {"rank": 0, "count": 1, "seconds": first},
             {"rank": 1, "count": 1, "seconds": second},
         ]
-        return document(job(workers=2) | {"workers": [member(0, late=late), member(1)]})
+        return document(job(late=late) | {"workers": [member(0, late=late), member(1)]})
 
     watcher = watched(waiting(9.0, 1.0), waiting(9.5, 2.5))
     (seen,) = watcher.document()["jobs"]

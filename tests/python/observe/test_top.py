@@ -148,7 +148,8 @@ def test_it_fits_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> Non
     late = [{"rank": 1, "count": 3, "seconds": 2.0}]
     workers = [worker(0, elapsed_s=1.0, queued_bytes=5e6), worker(1) | {"silent_s": 3.0}]
     workers[0]["stats"]["late"] = late
-    (view,) = looks(monkeypatch, 1.0, document(workers, stall={"message": "waiting for rank 1"}))
+    job = {"stall": {"message": "waiting for rank 1"}, "late": late}
+    (view,) = looks(monkeypatch, 1.0, document(workers, **job))
     console = Console(width=width, record=True, file=open(os.devnull, "w"))
     console.print(render(view, width))
     lines = console.export_text().splitlines()

@@ -411,12 +411,6 @@ pub(crate) fn bandwidth_from_proto(gbps: Option<f64>, source: i32) -> Option<Ban
 
 /// A member's numbers.
 pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
-    let late = stats.late.iter().map(|late| proto::LateRank {
-        run: late.run.0,
-        rank: late.rank.0,
-        count: late.count,
-        seconds: late.seconds,
-    });
     let pending = stats.pending.iter().map(|op| proto::PendingOperation {
         name: op.name.clone(),
         tag: op.tag.clone(),
@@ -432,7 +426,7 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
         .map(|op| proto::RefusedOperation { name: op.name.clone(), tag: op.tag.clone() });
     proto::MemberStats {
         counters: stats.counters.clone(),
-        late: late.collect(),
+        late: late_to_proto(&stats.late),
         pending: pending.collect(),
         begun: stats.begun.clone(),
         refused: refused.collect(),
@@ -440,13 +434,27 @@ pub(crate) fn stats_to_proto(stats: &Stats) -> proto::MemberStats {
     }
 }
 
-fn stats_from_proto(stats: proto::MemberStats) -> Stats {
-    let late = stats.late.into_iter().take(MAX_WORLD as usize).map(|late| Late {
+fn late_to_proto(late: &[Late]) -> Vec<proto::LateRank> {
+    let one = |late: &Late| proto::LateRank {
+        run: late.run.0,
+        rank: late.rank.0,
+        count: late.count,
+        seconds: late.seconds,
+    };
+    late.iter().map(one).collect()
+}
+
+fn late_from_proto(late: Vec<proto::LateRank>) -> Vec<Late> {
+    let one = |late: proto::LateRank| Late {
         run: JobId(late.run),
         rank: Rank(late.rank),
         count: late.count,
         seconds: late.seconds,
-    });
+    };
+    late.into_iter().take(MAX_WORLD as usize).map(one).collect()
+}
+
+fn stats_from_proto(stats: proto::MemberStats) -> Stats {
     let pending = stats.pending.into_iter().take(MAX_PENDING).map(|op| PendingOp {
         name: cut(op.name),
         tag: cut(op.tag),
@@ -460,7 +468,7 @@ fn stats_from_proto(stats: proto::MemberStats) -> Stats {
     let refused = refused.map(|op| RefusedOp { name: cut(op.name), tag: cut(op.tag) });
     Stats {
         counters: stats.counters.into_iter().take(MAX_COUNTERS).collect(),
-        late: late.collect(),
+        late: late_from_proto(stats.late),
         pending: pending.collect(),
         begun: stats.begun.into_iter().take(MAX_TENSORS).collect(),
         refused: refused.collect(),

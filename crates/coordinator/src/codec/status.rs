@@ -5,8 +5,8 @@ use sumpter_types::{JobStatus, MachineCount, MemberStatus, StallStatus, StatusRe
 
 use super::speeds::{choices_from_proto, choices_to_proto};
 use super::{
-    bandwidth_from_proto, quota_from_proto, quota_to_proto, rack_from_proto, rack_to_proto,
-    source_to_proto, stats_from_proto, stats_to_proto,
+    bandwidth_from_proto, late_from_proto, late_to_proto, quota_from_proto, quota_to_proto,
+    rack_from_proto, rack_to_proto, source_to_proto, stats_from_proto, stats_to_proto,
 };
 use crate::proto;
 
@@ -68,6 +68,7 @@ fn job_to_proto(job: JobStatus) -> proto::JobStatus {
         over: job.over,
         settings: job.settings,
         compression: choices_to_proto(&job.compression),
+        late: late_to_proto(&job.late),
     }
 }
 
@@ -96,6 +97,7 @@ fn job_from_proto(job: proto::JobStatus) -> JobStatus {
         over: job.over,
         settings: job.settings,
         compression: choices_from_proto(job.compression),
+        late: late_from_proto(job.late),
     }
 }
 
@@ -139,7 +141,9 @@ fn member_from_proto(member: proto::MemberStatus) -> MemberStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumpter_types::{Bandwidth, BandwidthSource, CodecChoice, Quota, Rack, Stats};
+    use sumpter_types::{
+        Bandwidth, BandwidthSource, CodecChoice, JobId, Late, Quota, Rack, Rank, Stats,
+    };
 
     #[test]
     fn a_report_arrives_as_it_was_sent() {
@@ -186,6 +190,7 @@ mod tests {
             over: true,
             settings: [("chunk_bytes".to_owned(), "1".to_owned())].into(),
             compression: vec![CodecChoice { codec: "int8".into(), ..CodecChoice::default() }],
+            late: vec![Late { run: JobId(10), rank: Rank(1), count: 2, seconds: 0.5 }],
         };
         let report = StatusReport {
             protocol_version: 9,

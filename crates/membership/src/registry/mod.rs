@@ -236,6 +236,10 @@ impl Registry {
         self.outbox.push(id, Event::Welcome { peer_timeout, silence });
         info!(member = %id, host = %join.host, ?role, job = %name, "a member joined");
         let settings = join.settings.clone();
+        if let Some(rejoin) = &join.rejoin {
+            let runs = self.jobs.values_mut().filter_map(|job| job.run.as_mut());
+            runs.for_each(|run| run.waits.member_back(rejoin.member));
+        }
         let known = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.clone());
         self.members.insert(now, id, join, silence);
         match role {
@@ -432,6 +436,9 @@ impl Registry {
             Role::Server => "the server".to_owned(),
         };
         let status = member.status(self.members.last_tick(), id);
+        for run in self.jobs.values_mut().filter_map(|job| job.run.as_mut()) {
+            run.waits.member_gone(run.id, id, &status.stats.late);
+        }
         self.past.member_gone(worker.then_some(job), status);
         match how {
             Gone::Left => info!(member = %id, "{who} on {host} has left"),

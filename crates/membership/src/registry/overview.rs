@@ -88,6 +88,10 @@ impl Overview<'_> {
         let servers: Vec<(MemberId, &Member)> = self.members.servers().collect();
         let run = job.run.as_ref();
         let compression = chosen(&all);
+        let late = run.map_or_else(Vec::new, |run| {
+            let here = workers.iter().chain(&servers).flat_map(|(_, member)| &member.stats.late);
+            run.waits.total(run.id, job.world_size, here)
+        });
         JobStatus {
             name: name.to_owned(),
             run: run.map_or_else(String::new, |run| run_text(run.id)),
@@ -117,6 +121,7 @@ impl Overview<'_> {
             over: false,
             settings: job.changeable(),
             compression,
+            late,
         }
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod returning;
 pub(crate) mod run;
 pub(crate) mod stalls;
 mod waiting;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -10,6 +10,7 @@ use super::context::Context;
 use super::epochs::{EpochChange, Overdue, Phase, QUIET};
 use super::returning::{Missed, Returning};
 use super::stalls::{Line, Stall, StallWatch, Verdict};
+use super::waits::Waits;
 use crate::event::MemberEvent;
 use crate::registry::agreement::calls::Unmatched;
 use crate::registry::agreement::{Agreement, Notice};
@@ -34,6 +35,7 @@ pub(crate) struct Run {
     pub left: BTreeSet<Rank>,
     pub agreement: Agreement,
     pub stalls: StallWatch,
+    pub waits: Waits,
 }
 
 /// What has become due while a run goes on.
@@ -58,7 +60,8 @@ impl Run {
     /// A run that begins, or comes back, under this plan.
     pub fn new(view: ClusterView, epochs: EpochChange) -> Self {
         let (agreement, stalls) = (Agreement::default(), StallWatch::default());
-        Self { id: view.job, view, epochs, left: BTreeSet::new(), agreement, stalls }
+        let (left, waits) = (BTreeSet::new(), Waits::default());
+        Self { id: view.job, view, epochs, left, agreement, stalls, waits }
     }
 
     /// Whether the newest plan has the server.

@@ -1,8 +1,9 @@
 //! A run from its start to its end: deaths, departures, silence.
 
-use sumpter_types::Rack;
+use sumpter_types::{Late, Rack};
 
 use super::*;
+use crate::rejoin::Rejoin;
 
 fn lost(rank: u32, reason: &str) -> MemberEvent {
     let (host, reason) = (format!("host{rank}"), reason.to_owned());
@@ -304,6 +305,49 @@ fn the_status_still_tells_the_last_numbers_of_those_who_left() {
     world.join(worker(0, 2));
     assert_eq!(rounds(&world), [0.0]);
     assert_eq!(world.registry.status(world.now, None).jobs.len(), 1);
+}
+
+#[test]
+fn what_a_server_saw_of_several_jobs_is_put_down_to_each_and_stays_when_it_is_gone() {
+    let mut world = World::new();
+    let server_id = world.join(server("s"));
+    let mut start = |name: &str| {
+        let worker = world.join(worker_of(name, 0, 1));
+        let run = world.view(server_id).job;
+        world.say(server_id, Message::JobReady(run, Epoch(1)));
+        (worker, run)
+    };
+    let ((_, other), (own_worker, own)) = (start("other"), start("own"));
+    let runs = [other, own];
+    let report = |world: &mut World, server, counts: [u64; 2]| {
+        let late = runs.into_iter().zip(counts);
+        let late = late.map(|(run, count)| Late { run, rank: Rank(0), count, seconds: 0.5 });
+        let stats = Stats { late: late.collect(), ..Stats::default() };
+        world.say(server, Message::Heartbeat(Some(stats)));
+    };
+    let counts = |world: &World| {
+        ["other", "own"].map(|name| {
+            let late = world.registry.status(world.now, Some(name)).jobs.remove(0).late;
+            let [late] = &late[..] else { panic!("{name}: {late:?}") };
+            late.count
+        })
+    };
+    report(&mut world, server_id, [3, 7]);
+    assert_eq!(counts(&world), [3, 7]);
+    world.close(server_id);
+    assert_eq!(counts(&world), [3, 7]);
+    // The same process, whose counts go on.
+    let rejoin = Rejoin { member: server_id, run: None, served: BTreeMap::new() };
+    let back = world.join(Join { rejoin: Some(Box::new(rejoin)), ..server("s") });
+    report(&mut world, back, [4, 7]);
+    assert_eq!(counts(&world), [4, 7]);
+    // Another one.
+    let second = world.join(server("t"));
+    report(&mut world, second, [1, 1]);
+    assert_eq!(counts(&world), [5, 8]);
+    world.told.remove(&own_worker);
+    world.leave(own_worker);
+    assert_eq!(counts(&world), [5, 8]);
 }
 
 /// What was counted at least once.
