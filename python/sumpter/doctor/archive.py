@@ -34,13 +34,16 @@ _LAUNCHERS = ("JSM_", "KUBERNETES_", "MASTER_", "OMPI_", "PET_", "PMI", "SLURM_"
 _PLACES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "HOSTNAME")
 
 # A name that ends so has a secret as its value. (SUMPTER_TOKEN_FILE names a file.)
-_SECRET_NAME = (
-    r"[\w.-]*(?:token|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|private)_?key)"
+_SECRET_WORD = (
+    r"(?:token|secret|passw(?:or)?d|passphrase|credentials?"
+    r"|(?:access|api|encryption|private|secret|signing)[-_]?key)"
 )
+_SECRET_NAME = rf"[\w.-]*{_SECRET_WORD}"
 # In quotes it may contain spaces; the line may have been cut before they end.
 _VALUE = r"""(?:"[^"\n]*"?|'[^'\n]*'?|[^\s'",;&}\])]+)"""
 _ASSIGNED = re.compile(
-    rf"(?i)(?P<name>\b{_SECRET_NAME}['\"]?\s*[=:]\s*|--token[= ]\s*)(?!null\b)(?P<value>{_VALUE})"
+    rf"(?i)(?P<name>\b{_SECRET_NAME}['\"]?\s*[=:]\s*|--(?:[\w-]*-)?{_SECRET_WORD}[= ]\s*)"
+    rf"(?!null\b)(?P<value>{_VALUE})"
 )
 # A scheme and what belongs to it, to the end of the line or of the quotes.
 _AUTHORIZATION = re.compile(r"(?i)(?P<name>\bauthorization['\"]?\s*[:=]\s*['\"]?)[^'\"\r\n]+")

@@ -84,6 +84,13 @@ def test_secrets_are_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("redis://:hunter22@host/", f"redis://:{HIDDEN}@host/"),
         ("https://ghp_secret@github.com/x", f"https://{HIDDEN}@github.com/x"),
         ("sumpter run --token abcdef -n 2", f"sumpter run --token {HIDDEN} -n 2"),
+        ("train.py --password hunter22", f"train.py --password {HIDDEN}"),
+        ("train.py --hf-token hf_abcdef", f"train.py --hf-token {HIDDEN}"),
+        ("train.py --api-key=sk-abc", f"train.py --api-key={HIDDEN}"),
+        ("encryption_key=abcdef", f"encryption_key={HIDDEN}"),
+        ("--token-file job.token", "--token-file job.token"),
+        ("--tokenizer gpt2", "--tokenizer gpt2"),
+        ("--token-budget 5", "--token-budget 5"),
     ],
 )
 def test_values_that_are_called_secret_are_hidden(line: str, cleaned: str) -> None:
