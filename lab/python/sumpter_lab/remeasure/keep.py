@@ -21,8 +21,9 @@ import shlex
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from sumpter_lab.tables.page import rewritten
 ROOT = Path(__file__).resolve().parents[4]
 _DESCRIPTION = "record.toml"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+# Several files of an experiment, by one of a table's patterns.
+_PATTERN = re.compile(r"[\w-]+/[\w.-]*\*[\w.*-]*")
 _LISTS = ("commits", "commands", "used_by")
 _COLUMNS = 100
 
@@ -236,6 +239,20 @@ def renamed(text: str, renewals: Iterable[Renewal]) -> str:
     return text
 
 
+def with_patterns_renewed(text: str, renewals: Sequence[Renewal], records: Path) -> str:
+    """The text with the new date in patterns of files, where no file has the old one any more."""
+    places = {f"{one.old.experiment}/{old}": new for one in renewals for old, new in one.names()}
+
+    def again(match: re.Match[str]) -> str:
+        pattern = match[0]
+        dates = {new[:10] for old, new in places.items() if fnmatch(old, pattern)}
+        if len(dates) != 1 or any(records.glob(pattern)):
+            return pattern
+        return _DATE.sub(dates.pop(), pattern)
+
+    return _PATTERN.sub(again, text)
+
+
 def _provenance(text: str, old: Run, new: Result) -> str:
     """A paragraph with "commit C" and, behind it, the date of a run replaced, where they are the
     old run's."""
@@ -252,6 +269,18 @@ def _provenance(text: str, old: Run, new: Result) -> str:
     return known.sub(again, text)
 
 
+def _check_names(copies: Iterable[tuple[Path, Path, str, str]]) -> None:
+    """Raises Failure if two records would have one name: those of two days, measured on one."""
+    by_place: dict[Path, str] = {}
+    for _, folder, old, new in copies:
+        other = by_place.setdefault(folder / new, old)
+        if other != old:
+            raise Failure(
+                f"{folder.name}: {other} and {old} would both become {new}: rename one of them "
+                "first, in the record's description and where it is named"
+            )
+
+
 def keep(found: list[Result], root: Path) -> tuple[list[str], list[str]]:
     """Replaces records. Returns which pages and tests changed, and what could not be matched."""
     records = root / "lab" / "records"
@@ -263,6 +292,7 @@ def keep(found: list[Result], root: Path) -> tuple[list[str], list[str]]:
         for renewal in renewals
         for (old, new), result in zip(renewal.names(), renewal.results, strict=True)
     ]
+    _check_names(copies)
     for source, folder, old, new in copies:
         (folder / old).unlink()
         shutil.copyfile(source, folder / new)
@@ -278,7 +308,7 @@ def keep(found: list[Result], root: Path) -> tuple[list[str], list[str]]:
     for user in users:
         text = (root / user).read_text()
         mine = [one for one in renewals if user in one.old.fields["used_by"]]
-        new_text = renamed(text, mine)
+        new_text = with_patterns_renewed(renamed(text, mine), mine, records)
         if user.endswith(".md"):
             new_text = rewritten(new_text, user)
         if new_text != text:

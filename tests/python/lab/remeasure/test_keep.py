@@ -125,6 +125,13 @@ def test_a_page_names_the_new_files_their_commit_and_day(root: Path) -> None:
     ).replace("PLACE", "lab/" + "records/pair")
 
 
+def test_a_pattern_of_files_gets_the_new_date_once_no_file_has_the_old_one(root: Path) -> None:
+    page = root / "docs" / "page.md"
+    page.write_text("All: pair/2026-11-22-*.*, pair/*-one.csv, pair/2026-11-2*-one.csv")
+    keep.keep(measured(root, entry(1, ONE, "2026-11-30"), entry(2, TWO, "2026-11-30")), root)
+    assert page.read_text() == "All: pair/2026-11-30-*.*, pair/*-one.csv, pair/2026-11-2*-one.csv"
+
+
 def test_a_file_that_a_page_names_is_kept(root: Path) -> None:
     named = tuple(TWO.replace("FILE", "two.json").split())
     found = measured(root, entry(1, ONE, "2026-11-29"), entry(2, " ".join(named), "2026-11-29"))
@@ -159,6 +166,20 @@ def test_what_does_not_match_is_left_and_said(
     assert kept(root)[0] == {"2026-11-20-one.csv", "2026-11-22-one.csv", "2026-11-22-two.json"}
     assert (root / "docs/page.md").read_text() == PAGE
     assert (root / "lab" / "records" / "pair" / "record.toml").read_text() == DESCRIBED
+
+
+def test_two_records_do_not_get_one_name(root: Path) -> None:
+    folder = root / "lab" / "records" / "pair"
+    (folder / "2026-11-20-one.csv").rename(folder / "2026-11-20-two.json")
+    described = (folder / "record.toml").read_text()
+    described = described.replace("2026-11-20-one.csv", "2026-11-20-two.json")
+    described = described.replace('["measure one"]', '["measure three"]')
+    (folder / "record.toml").write_text(described)
+    runs = [(1, ONE), (2, TWO), (3, "measure three")]
+    found = measured(root, *(entry(number, command, "2026-11-29") for number, command in runs))
+    with pytest.raises(Failure, match="2026-11-20-two.json and 2026-11-22-two.json would both"):
+        keep.keep(found, root)
+    assert "2026-11-22-two.json" in kept(root)[0], "nothing is changed"
 
 
 def test_nothing_is_replaced_if_figures_are_missing(root: Path) -> None:
