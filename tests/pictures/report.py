@@ -24,7 +24,7 @@ NETAI = ROOT / "tests" / "data" / "netai"
 FILES = (
     NETAI / "resnet50.bk.log",
     ROOT / "lab/records/emulate-uniform/2026-11-22-n8.csv",
-    ROOT / "lab/records/scheduling/2026-11-25-resnet50.json",
+    ROOT / "lab/records/scheduling/2026-11-30-resnet50.json",
 )
 QUESTION = report.Question(
     workers=64,

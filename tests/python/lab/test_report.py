@@ -27,8 +27,8 @@ RESNET50 = NETAI / "resnet50.bk.log"
 ADDITIONS = NETAI / "cuda_vec_add.log"
 BATCH_S = 0.12808580219559176
 EMULATE = RECORDS / "emulate-uniform/2026-11-22-n8.csv"
-TUNE = RECORDS / "tune/2026-11-26-switch.json"
-REPLAY = RECORDS / "scheduling/2026-11-25-resnet50.json"
+TUNE = RECORDS / "tune/2026-11-30-switch.json"
+REPLAY = RECORDS / "scheduling/2026-11-30-resnet50.json"
 NASTY = "<script>alert(1)</script><a href='https://example.org'>x</a>&"
 
 

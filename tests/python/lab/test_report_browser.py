@@ -59,11 +59,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [folder / "run.profile.json", folder / "run.pftrace"]
     files += [
         RECORDS / "emulate-uniform/2026-11-22-n8.csv",
-        RECORDS / "scheduling/2026-11-25-resnet50.json",
+        RECORDS / "scheduling/2026-11-30-resnet50.json",
         RECORDS / "tenants/2026-11-25-shaped.json",
         RECORDS / "chaos/2026-11-22.json",
         RECORDS / "allreduce-latency/2026-11-26-n2-1.csv",
-        RECORDS / "tune/2026-11-26-switch.json",
+        RECORDS / "tune/2026-11-30-switch.json",
         RECORDS / "papers/2026-11-30-phub-fig16.json",
     ]
     with pytest.MonkeyPatch.context() as patch:

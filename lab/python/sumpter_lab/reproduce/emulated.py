@@ -258,9 +258,9 @@ def second_job(tables: Tables) -> Found:
                 gains["autobyte"] >= low,
             )
         ],
-        why="It ended at the sizes that it began with, so that the difference is what other "
-        "programs took. The same sizes are best with the second job and without it "
-        "([Tuners](tuning.md)).",
+        why="It ended at the sizes that it began with, so that the difference is chance and the "
+        "time of the points that it tried. The same sizes are best with the second job and without "
+        "it ([Tuners](tuning.md)).",
         plots=(
             Plot(
                 "Fig. 7: a second job",
