@@ -106,7 +106,7 @@ def _say(served: Console, access: Access, wanted: bool) -> None:
     elif not wanted:
         typer.echo(
             "It is read-only, since the token would travel unencrypted; to drain and tune from "
-            "another machine, leave out --listen and use ssh -L 7780:127.0.0.1:7780"
+            "another machine, leave out --listen and use ssh -t -L 7780:127.0.0.1:7780"
         )
 
 
