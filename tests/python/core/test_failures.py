@@ -64,7 +64,7 @@ def test_a_killed_worker_is_named_to_the_others(
 
 
 def test_a_run_outlives_its_coordinator(make_job: Callable[..., Job]) -> None:
-    job = make_job(2, 1)
+    job = make_job(2, 1, returns=True)
     job.outlive_coordinators(lambda: job.start("coordinator_returns.py"))
 
 

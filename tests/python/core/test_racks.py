@@ -97,7 +97,7 @@ def test_servers_die_that_sum_for_their_racks(make_job: Callable[..., Job]) -> N
 def test_the_coordinator_restarts_while_servers_sum_for_their_racks(
     make_job: Callable[..., Job],
 ) -> None:
-    job = make_job(len(MACHINES), 2, of_servers=SERVERS)
+    job = make_job(len(MACHINES), 2, returns=True, of_servers=SERVERS)
     job.outlive_coordinators(lambda: start(job, "coordinator_returns.py", trunk_gbps=1))
     # The last coordinator knows the plan that the first one made.
     (known,) = read_status(_native.status({"coordinator": job.address, "token": TOKEN}))

@@ -540,7 +540,7 @@ def own_threads() -> set[threading.Thread]:
 
 def assert_soon(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
-    for _ in range(500):
+    for _ in range(int(HANG_S / 0.01)):
         if condition():
             return
         pause.wait(0.01)

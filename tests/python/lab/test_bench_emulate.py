@@ -500,6 +500,7 @@ def emulate() -> Iterator[object]:
     assert CONGESTION_FILE.read_text() == control
 
 
+@pytest.mark.emulates
 @pytest.mark.parametrize("restarts", [True, False])
 def test_machines_have_the_kernel_settings_that_were_asked_for(
     emulate: object, restarts: bool

@@ -13,7 +13,7 @@ from sumpter.launch.attendant import free_port
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The only port of which `free_port` can choose, and nobody's mark on it."""
+    """The only port of which `free_port` can choose, without a mark."""
     port = free_port()
     monkeypatch.setattr(attendant, "PORTS", range(port, port + 1))
     attendant._marks.pop().close()

@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from sumpter import _native
+from sumpter.launch.attendant import free_port
 
 SUPPORT = Path(__file__).parent
 # The scripts that ranks run, by name; each lies in the room of the test that starts it.
@@ -60,6 +61,7 @@ class Job:
         servers: int = 0,
         *,
         repeated: bool = False,
+        returns: bool = False,
         of_servers: Sequence[Mapping[str, str]] = (),
         **settings: object,
     ) -> None:
@@ -69,7 +71,9 @@ class Job:
         own = {name: _text(settings[name]) for name in SHARED if name in settings}
         self._own = {"token": TOKEN, **own}
         self._repeated = repeated
-        self._coordinator = self._coordinate("127.0.0.1:0")
+        # Another coordinator can take its place: no process takes the port meanwhile.
+        port = free_port() if returns else 0
+        self._coordinator = self._coordinate(f"127.0.0.1:{port}")
         self.address = self._coordinator.address
         self._settings = as_variables(settings)
         self._settings["SUMPTER_SERVERS"] = str(servers)

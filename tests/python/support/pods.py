@@ -289,9 +289,11 @@ def _clean(of: Callable[[int], bool]) -> None:
         for path in folder.glob(f"{_PREFIX}-*") if folder.is_dir() else ():
             if of(int(path.name.split("-")[1])):
                 if folder == _ETC:
-                    shutil.rmtree(path)
+                    shutil.rmtree(path, ignore_errors=True)
                 else:
-                    _ip("netns", "del", path.name)
+                    # Another process may be about it as well.
+                    subprocess.run(("ip", "netns", "del", path.name), capture_output=True)
+                    assert not path.exists(), f"{path} is still there"
 
 
 def _connect(namespace: str, number: int, address: str) -> None:

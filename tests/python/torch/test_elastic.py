@@ -128,7 +128,7 @@ def test_a_worker_that_dies_while_the_coordinator_is_away_is_left_out(
     make_job: Callable[..., Job],
 ) -> None:
     # How long the others wait for it to come back.
-    job = make_job(3, repeated=True, min_workers=2, start_timeout_s=15)
+    job = make_job(3, repeated=True, returns=True, min_workers=2, start_timeout_s=15)
     job.make_pipe("at_work")
     job.start("elastic_losses.py", "2", "announces")
     job.wait_for("at_work")
@@ -142,7 +142,7 @@ def test_a_worker_that_dies_while_the_coordinator_is_away_is_left_out(
 def test_elastic_workers_go_on_when_the_coordinator_comes_back(
     make_job: Callable[..., Job],
 ) -> None:
-    job = make_job(2, repeated=True, min_workers=2, start_timeout_s=HANG_S)
+    job = make_job(2, repeated=True, returns=True, min_workers=2, start_timeout_s=HANG_S)
     job.make_pipe("at_work")
     job.start("elastic_coordinator.py")
     job.wait_for("at_work")

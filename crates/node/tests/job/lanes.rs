@@ -136,7 +136,8 @@ fn joins_with_few_files() {
 
 #[test]
 fn a_process_that_listens_in_place_of_a_lane_keeps_no_worker_from_it() {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    // An address of its own: none of the other tests takes the port meanwhile.
+    let free = TcpListener::bind("127.0.0.8:0").and_then(|listener| listener.local_addr());
     let address = free.expect("a free port");
     // Where the lane's neighbours look for it. It has something to say to each, or nothing.
     let squatter = unix_listen(address).expect("a free name");
@@ -154,7 +155,8 @@ fn a_process_that_listens_in_place_of_a_lane_keeps_no_worker_from_it() {
         }
     });
     let port = address.port().to_string();
-    let job = Job::start_with(1, &[("lanes", "1"), ("machine", "one"), ("port", &port)]);
+    let place = [("interfaces", "127.0.0.8"), ("port", port.as_str())];
+    let job = Job::start_with(1, &[&[("lanes", "1"), ("machine", "one")], &place[..]].concat());
     job.run_on(&["one", "one"], &[], |worker| {
         sum(worker, "first", 100_000);
         sum(worker, "second", 100_000);

@@ -181,8 +181,7 @@ fn a_rank_with_another_number_of_loops_is_refused_with_both() {
     let job = Job::start(0);
     let together = Arc::new(Barrier::new(2));
     let ranks = ["2", "3"].into_iter().enumerate().map(|(rank, loops)| {
-        let limit = ("start_timeout_s", "2");
-        let settings = job.settings(rank, 2, &[("io_threads", loops), limit]);
+        let settings = job.settings(rank, 2, &[("io_threads", loops)]);
         let together = together.clone();
         std::thread::spawn(move || {
             together.wait();

@@ -50,7 +50,7 @@ fn a_server_that_finds_no_coordinator_any_more_says_what_it_lost() {
     let mut coordinator =
         start_coordinator("127.0.0.1:0", &config(&[]), Serves::ManyJobs).expect("a free port");
     let address = coordinator.address().to_string();
-    let own = [("coordinator", address.as_str()), ("lanes", "1"), ("start_timeout_s", "0.5")];
+    let own = [("coordinator", address.as_str()), ("lanes", "1"), ("start_timeout_s", "3")];
     let settings = config(&own);
     let server = std::thread::spawn(move || serve(&settings, &mut || false));
     joined(&address);
