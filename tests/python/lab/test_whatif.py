@@ -319,8 +319,12 @@ def test_predictions_are_near_what_an_emulated_cluster_measured() -> None:
     errors = sorted(abs(one.error) for one in as_run)
     assert statistics.median(errors) < 0.02, comparisons
     # Where sizes were not divided so far that what is in flight is a good part of the model.
-    near = [abs(one.error) for one in as_run if one.profile in ("resnet50", "vgg16", "alexnet")]
-    assert len(near) >= 40 and max(near) < 0.12, comparisons
+    near = sorted(
+        abs(one.error) for one in as_run if one.profile in ("resnet50", "vgg16", "alexnet")
+    )
+    assert len(near) >= 40 and near[-2] < 0.1, comparisons
+    # One cell of the record is further off.
+    assert near[-1] < 0.11, comparisons
     assert f"- all: {len(comparisons)} cells, median error" in replayed.as_markdown(comparisons)
 
 
