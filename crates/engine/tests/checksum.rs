@@ -231,3 +231,20 @@ fn what_was_counted_before_a_cut_may_be_overwritten_while_it_is_sent_again() {
     assert!(pair.lane.stats().duplicate_chunks > 0);
     assert_eq!((pair.again, pair.corrupt_frames()), (1, 0));
 }
+
+#[test]
+fn frames_of_a_tensor_that_has_failed_leave_as_they_were() {
+    let mut pair = Pair::new(false);
+    let ((link, on_lane), client) = (&mut pair.links[0], &mut pair.clients[0]);
+    // The first frame has begun to leave, and others wait.
+    assert_eq!(link.transmit(Side::A, client, LANE, 10).unwrap(), 10);
+    client.fail_tensor(TensorId(0), "a rank disagrees");
+    let Some(Event::Finished(id, Err(_))) = client.next_event() else { panic!("it has failed") };
+    // The caller has its error, and goes on.
+    client.memory_mut(id).expect("frames refer to it").bytes.fill(0xff);
+    while link.transmit(Side::A, client, LANE, usize::MAX).unwrap() > 0 {}
+    let lane = &mut pair.lane;
+    while link.deliver(Side::B, lane, *on_lane, usize::MAX, Duration::ZERO).unwrap() > 0 {}
+    assert_eq!(lane.stats().corrupt_frames, 0);
+    assert!(matches!(client.next_event(), Some(Event::Released(..))));
+}

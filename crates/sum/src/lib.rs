@@ -11,6 +11,7 @@
 mod buffer;
 mod dispatch;
 mod element;
+mod float_mode;
 mod generic;
 mod half;
 mod kernel;
@@ -25,6 +26,7 @@ pub use dispatch::{
     InstructionSet, accumulate, accumulate_last, accumulate_pair, divide, instruction_set, narrow,
     reduce, update, widen,
 };
+pub use float_mode::set_float_mode;
 pub use kernel::Kernel;
 pub use pool::BufferPool;
 pub use squares::add_squares;

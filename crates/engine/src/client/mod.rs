@@ -722,11 +722,8 @@ impl<M: Memory> Client<M> {
         for part in &mut op.parts {
             self.credit.refund(&mut part.credit, usize::MAX);
         }
-        for link in self.links.iter_mut() {
-            let buffer = link.receiver.discard_chunk_of(id);
-            buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
-        }
         self.trace.operation(EventKind::Finished, op);
+        self.take_off(id, outcome.is_err());
         self.events.push_back(Event::Finished(id, outcome));
         self.release(id);
         self.admit();

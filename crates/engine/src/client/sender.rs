@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use foldhash::{HashSet, HashSetExt};
 use sumpter_endpoint::{MAX_SLICES, Memory, Outgoing, push_after};
-use sumpter_sum::AlignedBuf;
+use sumpter_sum::{AlignedBuf, BufferPool};
 use sumpter_types::GroupId;
 use sumpter_wire::{CodecId, Header, checksum};
 
@@ -125,6 +125,18 @@ impl Sender {
     pub(super) fn refers_to(&self, op: OpId, part: usize, offset: usize) -> bool {
         let refers = |chunk: ChunkRef| (chunk.op, chunk.part, chunk.offset) == (op, part, offset);
         self.frames.iter().any(|frame| frame.chunk.is_some_and(refers))
+    }
+
+    /// Gives the frames of an operation bytes of their own: its memory may change before they have
+    /// left, and their headers have checksums of what it holds now.
+    pub(super) fn detach<M: Memory>(&mut self, id: OpId, memory: &M, pool: &mut BufferPool) {
+        for frame in &mut self.frames {
+            if let (Some(chunk), None) = (frame.chunk.filter(|chunk| chunk.op == id), &frame.code) {
+                let mut own = pool.take(chunk.len);
+                own.copy_from_slice(memory.contribution(chunk.offset, chunk.len));
+                frame.code = Some(own);
+            }
+        }
     }
 
     /// The bytes to send next.

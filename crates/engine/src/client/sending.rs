@@ -15,6 +15,19 @@ use super::residuals::Source;
 use super::sender::{ChunkRef, Frame, FrameHead};
 
 impl<M: Memory> Client<M> {
+    /// Takes an operation that is over off the connections. Of one that has `failed` the frames
+    /// that have not left get bytes of their own, since its memory is the caller's again.
+    pub(super) fn take_off(&mut self, id: OpId, failed: bool) {
+        for link in self.links.iter_mut() {
+            let buffer = link.receiver.discard_chunk_of(id);
+            buffer.into_iter().for_each(|buffer| self.retained.recycle(buffer));
+            if failed {
+                let memory = &self.operations[id].memory;
+                link.sender.detach(id, memory, self.retained.pool());
+            }
+        }
+    }
+
     /// Queues frames on a connection until it holds enough for one write.
     pub(super) fn refill(&mut self, lane: ConnId) {
         loop {

@@ -290,10 +290,14 @@ impl Job {
         let chunk = partition.finished(slot);
         let late = partition.awaited(ChunkPlace { slot, chunk });
         let late = late.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
+        let instead = match partition.spec.variable {
+            None => "or do without `deterministic`",
+            Some(_) => "or leave the optimizer to the workers",
+        };
         Err(format!(
             "{late} is late, and what others have sent of sums in the order of ranks takes {} \
              bytes of a lane's memory, more than the {} of the job's sums (max_job_bytes, or the \
-             job's quota): raise that, add servers, or do without `deterministic`",
+             job's quota): raise that, add servers, {instead}",
             self.held, self.limits.max_bytes
         ))
     }

@@ -116,6 +116,7 @@ impl EventLoop {
 
     /// Runs until the command to leave.
     pub(crate) fn run(mut self) {
+        sumpter_sum::set_float_mode();
         let mut events = Events::with_capacity(MAX_EVENTS);
         loop {
             match self.poll.poll(&mut events, self.timeout()) {
