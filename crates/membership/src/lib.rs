@@ -14,7 +14,7 @@ mod view;
 
 pub use event::{FatalKind, MemberEvent};
 pub use limits::{
-    MAX_CHOICES, MAX_CODEC_BYTES, MAX_COUNTERS, MAX_MEASURED, MAX_PENDING, MAX_TENSORS,
+    MAX_CHOICES, MAX_CODEC_BYTES, MAX_COUNTERS, MAX_LOOPS, MAX_MEASURED, MAX_PENDING, MAX_TENSORS,
     MAX_TEXT_BYTES, MAX_WORLD, check_name, check_tensor_name, cut,
 };
 pub use registry::{

@@ -7,6 +7,10 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub const MAX_TENSOR_NAME_BYTES: usize = 1024;
 /// Bytes of a codec with its arguments.
 pub const MAX_CODEC_BYTES: usize = 256;
+/// Lanes of a server.
+pub const MAX_LANES: usize = 1024;
+/// Lanes of a worker, one for each of its event loops: the most that `io_threads` may be.
+pub const MAX_LOOPS: usize = 64;
 /// Workers of one job.
 pub const MAX_WORLD: u32 = 65_536;
 /// Tensors of one run: far above the parameters of any model, and a bound on memory.

@@ -54,6 +54,12 @@ pub fn base_name(job: &str) -> &str {
     }
 }
 
+/// Which generation of a job this is; 0 for what is no generation.
+#[must_use]
+pub fn generation(job: &str) -> u64 {
+    job.rsplit_once('@').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+}
+
 /// Whether `name` fits `pattern`, in which `*` stands for any characters, also none.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };

@@ -1,6 +1,6 @@
 //! Between the protocol's messages and what a returning member reports.
 
-use sumpter_membership::{Idle, KnownRun, Rejoin};
+use sumpter_membership::{Idle, KnownRun, MAX_LOOPS, Rejoin};
 use sumpter_types::{Epoch, JobId, MemberId, Rank, Role};
 
 use super::{Malformed, spec_from_proto, spec_to_proto, view_from_proto, view_to_proto};
@@ -67,6 +67,9 @@ fn run_from_proto(run: proto::KnownRun) -> Result<KnownRun, Malformed> {
     }
     if view.coordinator_rank.is_some() {
         return Err("a run whose coordinator ended with one of its workers".to_owned());
+    }
+    if let Some(worker) = view.workers.iter().find(|worker| worker.lanes.len() > MAX_LOOPS) {
+        return Err(format!("a plan in which a worker has {} lanes", worker.lanes.len()));
     }
     let inside = |rank: u32| match (rank as usize) < view.workers.len() {
         true => Ok(Rank(rank)),

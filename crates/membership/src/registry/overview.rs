@@ -15,7 +15,7 @@ use super::members::{Member, Members};
 use super::past::Past;
 use super::tally::Tally;
 use super::words::list;
-use crate::tenants::base_name;
+use crate::tenants::{base_name, generation};
 
 pub(crate) struct Overview<'a> {
     pub options: &'a Options,
@@ -160,7 +160,8 @@ impl Overview<'_> {
             (Some(only), None) => Ok(only),
             // Of two generations the later one has the work.
             (Some(_), Some(_)) if !name.is_empty() => {
-                Ok(self.jobs.iter().rfind(fits).expect("two"))
+                let found = self.jobs.iter().filter(fits);
+                Ok(found.max_by_key(|(known, _)| generation(known)).expect("two"))
             }
             (Some(_), Some(_)) => {
                 let names = list(self.jobs.keys());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use sumpter_types::{Rank, Role};
 
 use crate::event::FatalKind;
-use crate::limits::{MAX_WORLD, check_name};
+use crate::limits::{MAX_LANES, MAX_LOOPS, MAX_WORLD, check_name};
 use crate::registry::io::{Join, Refusal};
 use crate::registry::job::{Job, Stage};
 use crate::registry::members::Members;
@@ -16,10 +16,7 @@ use crate::registry::words::list;
 use crate::rejoin::KnownRun;
 use crate::tenants::{Tenants, base_name};
 use crate::view::LaneView;
-use quotas::room_for;
-
-/// Lanes of one member.
-const MAX_LANES: usize = 1024;
+use quotas::{check_size, room_for};
 
 /// Addresses of one lane: more than any machine has network interfaces.
 const MAX_LANE_ADDRESSES: usize = 64;
@@ -64,10 +61,12 @@ impl Admission<'_> {
                 join.job
             )));
         }
-        room_for(join, world_size, self.tenants, self.jobs, self.members)?;
+        check_size(join, world_size, self.tenants)?;
         if let Some(run) = join.rejoin.as_ref().and_then(|rejoin| rejoin.run.as_ref()) {
+            // It got its room when it began, and servers keep its tensors: however full it is now.
             return self.admit_return(join, rank, world_size, run);
         }
+        room_for(join, self.tenants, self.jobs, self.members)?;
         match self.jobs.get(&join.job) {
             Some(job) => self.admit_worker(job, join, rank, world_size),
             None => Ok(()),
@@ -213,8 +212,9 @@ fn well_formed(join: &Join) -> Result<(), String> {
             check_name(what, name)?;
         }
     }
-    if join.lanes.len() > MAX_LANES {
-        return Err(format!("{} lanes; at most {MAX_LANES} are possible", join.lanes.len()));
+    let most = if join.role == Role::Server { MAX_LANES } else { MAX_LOOPS };
+    if join.lanes.len() > most {
+        return Err(format!("{} lanes; at most {most} are possible", join.lanes.len()));
     }
     if join.role == Role::Server && join.lanes.is_empty() {
         return Err("a server needs at least one lane".to_owned());

@@ -12,24 +12,27 @@ use crate::tenants::{Tenants, base_name};
 /// which a worker hangs.
 const MAX_GENERATIONS: usize = 3;
 
-/// Whether a job may have so many workers, and, if it is new, whether there is room for it. The
-/// generations of an elastic job are one job, which has room once the first is here.
+/// Whether a job may have so many workers.
+pub(crate) fn check_size(join: &Join, world_size: u32, tenants: &Tenants) -> Result<(), Refusal> {
+    let name = &join.job;
+    match tenants.of(name).and_then(|tenant| tenant.max_workers) {
+        Some(limit) if world_size > limit => Err(start(format!(
+            "job '{name}' has {world_size} workers, its quota is {limit} (max_workers)"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is room for a job that is new. The generations of an elastic job are one job,
+/// which has room once the first is here.
 /// Other jobs are counted but never named: their names are private.
 pub(crate) fn room_for(
     join: &Join,
-    world_size: u32,
     tenants: &Tenants,
     jobs: &BTreeMap<String, Job>,
     members: &Members,
 ) -> Result<(), Refusal> {
     let name = &join.job;
-    if let Some(limit) = tenants.of(name).and_then(|tenant| tenant.max_workers)
-        && world_size > limit
-    {
-        return Err(start(format!(
-            "job '{name}' has {world_size} workers, its quota is {limit} (max_workers)"
-        )));
-    }
     if jobs.contains_key(name) {
         return Ok(());
     }

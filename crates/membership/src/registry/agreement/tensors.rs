@@ -27,7 +27,8 @@ pub(crate) struct TensorTable {
 #[derive(Debug)]
 struct Entry {
     spec: TensorSpec,
-    declared_by: Rank,
+    /// Unknown for what was declared to an earlier coordinator.
+    declared_by: Option<Rank>,
 }
 
 /// What becomes of a declaration.
@@ -92,7 +93,7 @@ impl TensorTable {
         }
         let index = self.entries.len();
         self.ids.insert(name, index);
-        self.entries.push(Entry { spec: spec.clone(), declared_by: rank });
+        self.entries.push(Entry { spec: spec.clone(), declared_by: Some(rank) });
         Declared::New(TensorId(index as u32), spec)
     }
 
@@ -116,7 +117,9 @@ impl TensorTable {
         for spec in specs.iter().skip(self.entries.len()) {
             let author = spec.ranks.first().copied().unwrap_or_default();
             match self.declare(author, spec.clone(), world_size) {
-                Declared::New(_, normal) if normal == *spec => {}
+                Declared::New(TensorId(index), normal) if normal == *spec => {
+                    self.entries[index as usize].declared_by = None;
+                }
                 _ => return Err(format!("a tensor table cannot have '{}'", spec.name)),
             }
         }
@@ -222,7 +225,7 @@ fn takes_part(spec: &TensorSpec, rank: Rank) -> bool {
 fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
     let Entry { spec: first, declared_by } = entry;
     let name = &first.name;
-    if *declared_by == rank {
+    if *declared_by == Some(rank) {
         return format!(
             "tensor '{name}': rank {rank} declared {first} before and {spec} now; a name keeps \
              its meaning for the whole run"
@@ -234,8 +237,12 @@ fn conflict(entry: &Entry, rank: Rank, spec: &TensorSpec) -> String {
             ": device groups reduce what is in device memory, so put it there on all ranks or none"
         }
     };
+    let earlier = match declared_by {
+        Some(earlier) => format!("rank {earlier} declared {first}"),
+        None => format!("it was declared {first} before"),
+    };
     format!(
-        "tensor '{name}': rank {declared_by} declared {first}, rank {rank} declared {spec}; they \
+        "tensor '{name}': {earlier}, rank {rank} declared {spec}; they \
          must be equal on every rank{devices}"
     )
 }

@@ -145,6 +145,8 @@ impl EpochChange {
         retire: impl IntoIterator<Item = MemberId>,
     ) {
         self.retired.extend(retire);
+        // One that was to leave may be all that is left.
+        self.retired.retain(|server| !servers.contains(server));
         self.preparing.clone_from(servers);
         self.since = now;
     }

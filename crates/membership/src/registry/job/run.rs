@@ -96,7 +96,8 @@ impl Run {
         let wanted: BTreeSet<MemberId> = members.lasting_servers().filter(reachable).collect();
         if wanted.is_empty() && needs_a_server {
             let all = members.servers().map(|(id, _)| id);
-            return all.filter(|id| self.uses(*id) && reachable(id)).collect();
+            let knows = |id: &MemberId| self.uses(*id) || self.epochs.retired().contains(id);
+            return all.filter(|id| knows(id) && reachable(id)).collect();
         }
         wanted
     }

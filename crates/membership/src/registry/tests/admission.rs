@@ -140,6 +140,10 @@ fn what_is_beyond_a_limit_is_refused_with_the_limit() {
     let text = world.refused(worker(0, 65_537)).message;
     assert_eq!(text, "a world of 65537 workers; 1 to 65536 are possible");
     let lanes = vec![([10, 0, 0, 1], 7000).into(); 1025];
-    let text = world.refused(Join { lanes, ..worker(0, 2) }).message;
+    let text = world.refused(Join { lanes: lanes.clone(), ..server("a") }).message;
     assert_eq!(text, "1025 lanes; at most 1024 are possible");
+    // Of a worker no more than event loops.
+    let lanes = lanes[..65].to_vec();
+    let text = world.refused(Join { lanes, ..worker(0, 2) }).message;
+    assert_eq!(text, "65 lanes; at most 64 are possible");
 }

@@ -309,6 +309,29 @@ fn without_any_server_a_run_goes_on_unless_its_architecture_needs_one() {
 }
 
 #[test]
+fn a_server_that_is_to_leave_stays_if_its_successor_dies_and_a_server_is_needed() {
+    let mut scene = Scene::with(&["a"], 2, |mut join| {
+        join.settings.insert("architecture".to_owned(), "ps".to_owned());
+        join
+    });
+    let a = scene.servers[0];
+    scene.world.say(a, Message::Drain);
+    let b = scene.world.join(server("b"));
+    scene.world.pass(Duration::from_millis(250));
+    scene.suspended(2, "a server joined on b");
+    scene.world.close(b);
+    scene.suspended(3, "the server on b was lost: connection closed");
+    scene.settle(3, &[a]);
+    // It leaves with the next successor.
+    let c = scene.world.join(server("c"));
+    scene.world.pass(Duration::from_millis(250));
+    scene.suspended(4, "a server joined on c");
+    scene.settle(4, &[c]);
+    let ended = MemberEvent::JobEnded { job: scene.job };
+    assert_eq!(scene.world.told(a), [ended, MemberEvent::Drained]);
+}
+
+#[test]
 fn a_worker_that_leaves_during_a_change_is_not_waited_for() {
     let mut scene = Scene::new(&["a"], 3);
     scene.world.close(scene.servers[0]);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::rejoin::{Idle, KnownRun, Rejoin};
+use crate::tenants::Tenants;
 
 const SERVER: MemberId = MemberId(7);
 
@@ -60,6 +61,22 @@ impl World {
 }
 
 #[test]
+fn a_run_comes_back_to_a_coordinator_that_has_become_full() {
+    let (mut world, run) = (World::new(), known());
+    let tenants = Tenants { listed: None, max_jobs: Some(1) };
+    world.registry.options.tenants = Arc::new(tenants);
+    // In its place, before the run was back.
+    world.join(worker_of("hasty", 0, 2));
+    let memory = ServerMemory { max_bytes: Some(1 << 20), max_job_bytes: 1 << 20 };
+    world.join(Join { memory, ..server("small") });
+    for rank in [0, 1] {
+        world.join(worker_back(rank, run.clone()));
+    }
+    let refusal = world.refused(worker_of("late", 0, 2));
+    assert!(refusal.message.contains("coordinator is full"), "{}", refusal.message);
+}
+
+#[test]
 fn a_run_goes_on_as_it_was_once_all_are_back() {
     let (mut world, run) = (World::new(), known());
     let zero = world.join(worker_back(0, run.clone()));
@@ -82,7 +99,9 @@ fn a_run_goes_on_as_it_was_once_all_are_back() {
     let job = &world.registry.status(world.now, None).jobs[0];
     assert_eq!((job.epoch, job.tensors, &job.servers), (3, 3, &vec![SERVER.0]));
     world.say(one, Message::Declare(vec![spec("t1", &[5])]));
-    assert!(matches!(world.told_one(zero), MemberEvent::TensorError { .. }));
+    let MemberEvent::TensorError { message, .. } = world.told_one(zero) else { panic!("an error") };
+    // Who declared it first is not known any more.
+    assert!(message.contains("it was declared") && !message.contains("rank 0"), "{message}");
     world.told(one);
     // It ends as any other.
     world.leave(zero);

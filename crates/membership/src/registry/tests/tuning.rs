@@ -92,5 +92,10 @@ fn one_of_several_jobs_is_named() {
     let refusal = world.tune(&asks(&WIDER)).unwrap_err();
     assert!(refusal.contains("several jobs (blue@3, red)"), "{refusal}");
     // A generation of an elastic job goes by the job's name.
-    assert_eq!(world.tune(&TuneRequest { job: "blue".to_owned(), ..asks(&WIDER) }), Ok(2));
+    let blue = TuneRequest { job: "blue".to_owned(), ..asks(&WIDER) };
+    assert_eq!(world.tune(&blue), Ok(2));
+    // The latest one, by number.
+    world.join(worker_of("blue@10", 0, 2));
+    let refusal = world.tune(&blue).unwrap_err();
+    assert!(refusal.contains("blue@10"), "{refusal}");
 }
