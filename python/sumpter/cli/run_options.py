@@ -71,7 +71,9 @@ PassOn = Annotated[
 Ssh = Annotated[
     str | None,
     typer.Option(
-        "--ssh", metavar="COMMAND", help="The remote shell (default: ssh -o BatchMode=yes)."
+        "--ssh",
+        metavar="COMMAND",
+        help="The remote shell (default: ssh -o BatchMode=yes, with keep-alives).",
     ),
 ]
 SshPort = Annotated[

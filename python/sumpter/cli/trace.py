@@ -74,10 +74,15 @@ def trace(
     path = output or Path("run.pftrace")
     if not path.parent.is_dir():
         raise UsageError(f"-o {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise UsageError(f"-o {path}: it is a directory; name a file in it")
     settings, job = reached(coordinator, token, token_file, job)
     wanted = steps or _DEFAULT_STEPS
     with waiting(f"collecting {counted(wanted, 'step')} from every worker and server"):
-        text = _native.trace(settings, job, wanted, str(path))
+        try:
+            text = _native.trace(settings, job, wanted, str(path))
+        except OSError as error:
+            raise Failure(error.strerror or str(error)) from error
     if as_json and not explain:
         typer.echo(json.dumps(json.loads(text) | {"file": str(path)}))
     elif not as_json:

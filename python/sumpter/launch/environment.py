@@ -42,8 +42,10 @@ PASSED_PREFIXES = (
 _NEVER_PASSED = (
     "SUMPTER_COORDINATOR",
     "SUMPTER_MACHINE",
+    "SUMPTER_RACK",
     "SUMPTER_TOKEN",
     "SUMPTER_TOKEN_FILE",
+    "SUMPTER_TRUNK_GBPS",
 )
 
 # By these, a launcher around this one would give our processes another place in another job.

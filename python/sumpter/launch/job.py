@@ -260,7 +260,7 @@ def _environment(spec: JobSpec, meeting: Meeting, facts: Mapping[str, Facts]) ->
 def _own_address(spec: JobSpec, host: str, facts: Facts) -> str:
     """This machine's address as a host reaches it."""
     if spec.address:
-        return spec.address
+        return spec.address.removeprefix("[").removesuffix("]")
     # Through a jump host or address translation, ssh comes from another host's address.
     if ":" not in facts.client and is_own_address(facts.client):
         return facts.client

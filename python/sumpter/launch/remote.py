@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sumpter._failure import Failure
+from sumpter._failure import Failure, UsageError
 
-DEFAULT_SHELL = "ssh -o BatchMode=yes"
+# With an end of its own when the machine is silent: TCP would wait for hours.
+DEFAULT_SHELL = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 
 # Reads the attendant's source: its length in a line, then that many bytes and not one more. In
 # one line, since some login shells take no quoted line breaks.
@@ -33,6 +34,14 @@ class RemoteShell:
     command: str = DEFAULT_SHELL
     port: int | None = None
     identity: Path | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            raise UsageError(f"--ssh {self.command}: {str(error).lower()}") from error
+        if not words:
+            raise UsageError("--ssh names no command")
 
     def arguments(self, host: str, python: str) -> list[str]:
         """What to run here so that a Python over there waits for the attendant's source."""

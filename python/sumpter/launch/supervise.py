@@ -122,9 +122,13 @@ class Interruption:
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[signal.Signals] = self._loop.create_future()
         self.again = asyncio.Event()
+        self._watched: list[signal.Signals] = []
 
     def __enter__(self) -> Interruption:
-        for number in _SIGNALS:
+        # nohup has the end of the terminal ignored, and wants it to stay so.
+        hung_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._watched = [number for number in _SIGNALS if number != signal.SIGHUP or hung_up]
+        for number in self._watched:
             self._loop.add_signal_handler(number, self._on_signal, number)
         return self
 
@@ -134,7 +138,7 @@ class Interruption:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number in _SIGNALS:
+        for number in self._watched:
             self._loop.remove_signal_handler(number)
 
     @property

@@ -214,6 +214,30 @@ def test_a_job_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
             process.kill()
 
 
+def test_a_job_under_nohup_goes_on_when_its_terminal_hangs_up(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    os.mkfifo(gone)
+    worker = f"print('begun', flush=True); open({str(gone)!r}).read()"
+    command = [sys.executable, "-m", "sumpter", "run", "-n", "1", "--", sys.executable, "-c"]
+    with subprocess.Popen(
+        ["nohup", *command, worker],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            while b"begun" not in process.stdout.readline():
+                assert process.poll() is None
+            os.killpg(process.pid, signal.SIGHUP)
+            gone.open("w").close()
+            rest = process.communicate(timeout=HANG_S)[0]
+            assert process.returncode == 0, rest
+        finally:
+            process.kill()
+
+
 def test_letters_that_a_terminal_lacks_are_escaped() -> None:
     written = io.BytesIO()
     stream = forgiving(io.TextIOWrapper(written, "latin-1"))
@@ -467,7 +491,8 @@ def test_a_dry_run_over_ssh_connects_to_no_machine() -> None:
     ended = dry_run("-H", "nowhere.invalid:2", "--server-hosts", "b.invalid", "--ssh-port", "2222")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "3 processes on 2 machines" in ended.stdout
-    assert "ssh -o BatchMode=yes -p 2222 nowhere.invalid" in ended.stdout
+    ssh = "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+    assert f"{ssh} -p 2222 nowhere.invalid" in ended.stdout
     assert "SUMPTER_COORDINATOR=<this machine's address>:<a free port>" in ended.stdout
 
 

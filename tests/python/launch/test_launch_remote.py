@@ -129,12 +129,19 @@ def test_a_job_sums_across_hosts_with_a_server_of_its_own(shell: str, tmp_path: 
     assert started == ["host1", "host3"], "this machine needs no remote shell"
 
 
-def test_a_host_that_is_reached_by_ipv6_only_takes_part(shell: str) -> None:
+@pytest.mark.parametrize("address", [(), ("--address", "::1"), ("--address", "[::1]")])
+def test_a_host_that_is_reached_by_ipv6_only_takes_part(
+    shell: str, address: tuple[str, ...]
+) -> None:
     if not _has_ipv6_loopback():
         pytest.skip("this machine has no ::1, so this checks nothing")
-    result = run(shell, "-H", "localhost:1,[::1]:1", "--python", sys.executable, worker=SUM)
+    hosts = ("-H", "localhost:1,[::1]:1", "--python", sys.executable, *address)
+    said = "import os\nprint(os.environ['MASTER_ADDR'])\n"
+    result = run(shell, *hosts, worker=said + SUM)
     assert result.returncode == 0, result.stderr
-    assert shown(result.stdout) == [f"[worker {rank}] [1. 3. 5.]" for rank in range(2)]
+    assert shown(result.stdout)[1::2] == [f"[worker {rank}] [1. 3. 5.]" for rank in range(2)]
+    if address:
+        assert shown(result.stdout)[::2] == [f"[worker {rank}] ::1" for rank in range(2)]
 
 
 def _has_ipv6_loopback() -> bool:
@@ -159,6 +166,11 @@ def test_processes_have_the_settings_of_their_machine(shell: str, tmp_path: Path
     assert result.returncode == 0, result.stderr
     assert shown(result.stdout)[1::2] == ["[worker 0] a 0.1 1.0", "[worker 1] b 0.1 1.0"]
     assert re.search(r"server 0 .*\bb\b", result.stdout), result.stdout
+    # This machine's own are not theirs.
+    here = {"SUMPTER_RACK": "here", "SUMPTER_TRUNK_GBPS": "7", "SUMPTER_BANDWIDTH_GBPS": "1"}
+    result = run(shell, "-H", "host1:1", "--python", sys.executable, worker=said + SUM, **here)
+    assert result.returncode == 0, result.stderr
+    assert shown(result.stdout)[0] == "[worker 0] None None 1"
     hostfile.write_text("host1 slots=2 trunk_gbps=wide\n")
     refused = run(shell, *options, worker="pass")
     assert refused.returncode == 2

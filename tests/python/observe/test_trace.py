@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import struct
 import threading
@@ -49,6 +50,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
         with printed.open("w") as out, pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdout", out)
             code = run(*command, "--coordinator", job.address)
+        said = folder / "said"
+        with said.open("w") as err, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stderr", err)
+            command[command.index(str(path))] = "/dev/full"
+            code_of_full = run(*command, "--coordinator", job.address)
         with connected_once(job.address) as address:
             code_of_rest = run(
                 *("trace", "--steps", "4", "-o", str(folder / REST), "--token", TOKEN),
@@ -56,7 +62,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
             )
         (folder / "stop").touch()
         job.finish()
-    assert (code, code_of_rest) == (0, 0)
+    assert (code, code_of_rest, code_of_full) == (0, 0, 1)
+    assert re.fullmatch(r".*cannot write the trace /dev/full: No space .*\n", said.read_text())
     yield path, json.loads(printed.read_text())
 
 
@@ -316,6 +323,8 @@ def test_jobs_that_cannot_be_traced_are_one_line(
     nowhere = str(tmp_path / "no" / "t")
     error = error_of(["trace", "-o", nowhere, "--coordinator", job.address], capsys)
     assert "there is no directory" in error
+    error = error_of(["trace", "-o", str(tmp_path), "--coordinator", job.address], capsys)
+    assert "it is a directory" in error
     error = error_of(["trace", "--read", "x", "--steps", "3"], capsys)
     assert "--read explains a file" in error
 

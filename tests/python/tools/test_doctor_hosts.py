@@ -117,6 +117,19 @@ def test_a_machine_without_the_check_is_named(
     assert report.pairs == []
 
 
+@pytest.mark.parametrize("printed", ["Welcome", "[]", "{}", '{"problem": ""}'])
+def test_a_machine_that_prints_something_else_is_named(
+    shell: str, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_AGENT", ("-c", f"print({printed!r})"))
+    report = examined(shell, ("host1", "host2"), monkeypatch)
+    for host in report.hosts:
+        finding = only(host.findings, "between machines")
+        assert finding.state == ERROR
+        assert printed in finding.found or "without a word" in finding.found
+    assert report.pairs == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -259,6 +259,7 @@ class _Examination:
         """Starts the listener of a machine and learns what it is."""
         order = {"towards": self._towards(member), "lifetime_s": _LIFETIME_S}
         label = self._output.label("listener")
+        answer = b""
         try:
             async with asyncio.timeout(_LISTEN_S):
                 child = await self._start(member, label, (*_AGENT, "listen", json.dumps(order)))
@@ -266,8 +267,14 @@ class _Examination:
                 ended = asyncio.create_task(child.ended())
                 await asyncio.wait({first, ended}, return_when=asyncio.FIRST_COMPLETED)
                 first.cancel()
-            said = json.loads(b"\n".join(self._output.out[label]) or b"{}")
+            answer = b"\n".join(self._output.out[label])
+            said = json.loads(answer or b"{}")
             problem = said.get("problem", _last(child) or "it ended without a word")
+            if not problem:
+                member.host.machine = Machine.of(member.host.name, said)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            first_line = answer.decode(errors="replace").partition("\n")[0]
+            problem = f"its agent did not answer, but printed: {first_line}"
         except TimeoutError:
             problem = f"no answer within {_LISTEN_S:g} s"
         except Failure as failure:
@@ -276,8 +283,6 @@ class _Examination:
             remedy = "give it a network that the other machines share; "
             remedy += "a version of Sumpter without this check must be replaced"
             member.host.findings.append(error("between machines", problem, remedy))
-        else:
-            member.host.machine = Machine.of(member.host.name, said)
 
     def _towards(self, member: _Member) -> list[str]:
         """Names and addresses of other machines, for the choice of a machine's own address."""
