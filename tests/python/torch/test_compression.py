@@ -35,6 +35,10 @@ def test_optimizers_train_with_codecs(make_job: Callable[..., Job], ranks: int) 
     make_job(ranks, compression_min_bytes=1024).start("compressed_training.py").finish()
 
 
+def test_a_rank_alone_trains_by_exact_gradients(make_job: Callable[..., Job]) -> None:
+    make_job(1, compression_min_bytes=1024).start("compressed_alone.py").finish()
+
+
 def test_the_setting_is_the_fronts_default(make_job: Callable[..., Job]) -> None:
     settings = {"compression": "int8", "compression_min_bytes": "4KiB"}
     make_job(2, **settings).start("compressed_by_setting.py").finish()

@@ -66,6 +66,11 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         self._holder = f"c10d.{next(_holder_numbers)}"
         settings = {} if ranks is not None else {"rank": rank, "world_size": size}
         session = membership.acquire(self._holder, settings, lambda: StoreBoard(store))
+        try:
+            limits = limits_of(session.worker, options)
+        except BaseException:
+            membership.release(self._holder)
+            raise
         self._group = Group(
             session,
             # Groups of one name can exist one after the other with different members.
@@ -74,7 +79,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
             None if ranks is None else tuple(ranks),
             timeout.total_seconds(),
             streams_wait=not session.worker.blocking_wait,
-            limits=limits_of(session.worker, options),
+            limits=limits,
         )
         self._own_options = options
         self._options = C10DBackend.Options(NAME, timeout=timeout)
@@ -199,7 +204,7 @@ class SumpterBackend(DelegatedCollectives, C10DBackend):
         number, group = op_number(op), self._group
         kept = [group.reduction("reduce_scatter", piece, number, root) for piece, root, _ in each]
         if None in kept:
-            return self._gloo.group.reduce_scatter(outputs, inputs, opts)
+            return self._reduced_and_scattered(outputs, inputs, opts)
         call = Call.of(group, "reduce_scatter", opts, outputs)
         for how, (piece, _, target) in zip(kept, each, strict=True):
             call.reduce(how, piece, target, op)

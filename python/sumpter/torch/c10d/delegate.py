@@ -350,6 +350,16 @@ class DelegatedCollectives:
         label = _describe(kind, tensors[0], op + root)
         return self._collective(method, label, opts, loan, tensors, memory)
 
+    def _reduced_and_scattered(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> dist.Work:
+        """A reduce-scatter that the core has no kernel for."""
+        loan = Loan(reduced=True)
+        received = [loan.write(tensor) for tensor in outputs]
+        rows = [[loan.read(tensor) for tensor in row] for row in inputs]
+        label = _describe("reduce_scatter", outputs[0], opts.reduceOp.op.name.lower())
+        return self._collective("reduce_scatter", label, opts, loan, outputs, received, rows)
+
     def _collective(
         self,
         method: str,

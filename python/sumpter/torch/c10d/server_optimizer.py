@@ -118,7 +118,7 @@ class _BucketUpdates(ServerUpdates):
         work = self._backend.work_of(handles, [bucket.buffer()], label)
         return work.get_future().then(lambda done: done.value()[0])
 
-    def _take_in(self, added: Names) -> None:
+    def take_in(self, added: Names) -> None:
         """Refused: DDP averages the parameters that needed gradients when it was made."""
         raise UnsupportedError(
             f"{', '.join(added.values())} cannot be added to the optimizer of a "

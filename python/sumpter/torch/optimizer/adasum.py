@@ -10,7 +10,7 @@ from sumpter._core.process_sets import ProcessSet, label
 from sumpter._core.reduction import Adasum, Reduction
 from sumpter.torch.collectives.adasum import adasum_async
 from sumpter.torch.compression import Choice
-from sumpter.torch.optimizer.wrapped import Wrapped
+from sumpter.torch.optimizer.wrapped import InWorkers
 from sumpter.torch.training.gradients import Names, PassCounter, scope_of
 
 
@@ -26,12 +26,24 @@ class Deltas(PassCounter):
     ) -> None:
         self._process_set = process_set
         self._reduction = Reduction(Adasum, compression=compression)
-        scope = scope_of(names, process_set, Adasum.wire_name, compression.word)
-        mark = f"{zlib.crc32(repr(list(names.values())).encode()):08x}"
         self._place = f"adasum{label(process_set)}"
+        super().__init__(names, passes)
+        self._describe()
+
+    def take_in(self, added: Names) -> None:
+        """Combines the steps of more parameters as well; on all ranks alike."""
+        super().take_in(added)
+        self._describe()
+
+    def _describe(self) -> None:
+        # In an order in which a rank that joins later has them, too.
+        self.names = dict(sorted(self.names.items(), key=lambda item: item[1]))
+        names, process_set = self.names, self._process_set
+        word = self._reduction.compression.word
+        scope = scope_of(names, process_set, Adasum.wire_name, word)
+        mark = f"{zlib.crc32(repr(list(names.values())).encode()):08x}"
         self._own = f"{scope}adasum.{mark}"
         self._call = f"step({len(names)} parameters with names marked {mark})"
-        super().__init__(names, passes)
 
     def step(self, take: Callable[[], Any]) -> Any:
         """Takes a step, and moves the parameters to where the combined steps lead."""
@@ -51,7 +63,7 @@ class Deltas(PassCounter):
         return result
 
 
-class DistributedAdasum(Wrapped):
+class DistributedAdasum(InWorkers):
     """Takes a step of the user's optimizer on each rank and combines the steps."""
 
     _exchange: Deltas
@@ -65,6 +77,7 @@ class DistributedAdasum(Wrapped):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes a step of the user's optimizer and combines it with the other ranks' steps."""
+        self._take_in()
         return self._exchange.step(lambda: super(DistributedAdasum, self).step(closure))
 
     def _in_between(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sumpter._core.compression.memory import COMPRESSION
-from sumpter.torch.optimizer.wrapped import Wrapped
+from sumpter.torch.optimizer.wrapped import InWorkers
 from sumpter.torch.training.gradients import GradientExchange
 from sumpter.torch.training.overlap import (
     OverlappedExchange,
@@ -19,7 +19,7 @@ from sumpter.torch.training.overlap import (
 from sumpter.torch.training.rates import LearningRates
 
 
-class Distributed(Wrapped):
+class Distributed(InWorkers):
     """Exchanges gradients while backward makes them, and waits for them in step()."""
 
     _exchange: GradientExchange
@@ -28,6 +28,7 @@ class Distributed(Wrapped):
     _warned = False
 
     def _begin(self) -> None:
+        super()._begin()
         self._exchange.rates = LearningRates(self)
 
     def synchronize(self) -> None:
@@ -85,6 +86,7 @@ class Distributed(Wrapped):
         return self._synchronized and not self._exchange.begun
 
     def _average(self) -> None:
+        self._take_in()
         self._exchange.finish()
         self._synchronized = True
 
@@ -92,6 +94,7 @@ class Distributed(Wrapped):
         def exchanged() -> Any:
             with torch.enable_grad():
                 loss = closure()
+            self._take_in()
             self._exchange.finish()
             return loss
 
@@ -119,7 +122,7 @@ class Overlapped(Distributed):
     def _begin(self) -> None:
         super()._begin()
         parameters = [p for group in self.param_groups for p in group["params"]]
-        self._updates = Updates(parameters, dict(self._exchange.names))
+        self._updates = Updates(parameters, dict(self._parameter_names))
         self._exchange.updates = self._updates
 
     def synchronize(self) -> None:
@@ -129,7 +132,9 @@ class Overlapped(Distributed):
         averages, and the step() that follows is taken at once, for all parameters.
         """
         self._updates.finish()
-        if self._exchange.begun:
+        # Gradients of what was unfrozen have begun no exchange yet.
+        found = self._take_in()
+        if found or self._exchange.begun:
             self._average()
 
     def synchronize_parameters(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -151,6 +156,7 @@ class Overlapped(Distributed):
         if closure is not None or self._skip or self._are_averages() or needs_whole_step(self):
             return super().step(closure)
         self._synchronized = False
+        self._take_in()
         self._exchange.check_untouched()
         handles = self._exchange.hand_over()
         self._updates.begin(self.param_groups, handles, self._step_groups)
@@ -170,10 +176,10 @@ class Overlapped(Distributed):
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group when all updates have been taken; its gradients are not exchanged."""
+        """Adds a group when all updates have been taken; on all ranks alike."""
         self._updates.finish()
         super().add_param_group(param_group)
-        self._updates.adopt(self.param_groups[-1]["params"])
+        self._updates.adopt(self.param_groups[-1]["params"], self._parameter_names)
 
     def _step_groups(self, groups: list[dict[str, Any]]) -> None:
         whole, self.param_groups = self.param_groups, groups

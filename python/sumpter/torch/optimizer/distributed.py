@@ -18,7 +18,7 @@ from sumpter.torch.optimizer.adasum import Deltas, DistributedAdasum
 from sumpter.torch.optimizer.asynchronous import Asynchronous
 from sumpter.torch.optimizer.averaged import Distributed, Overlapped
 from sumpter.torch.optimizer.on_servers import Deferred, OnServers, OverlappedOnServers
-from sumpter.torch.optimizer.parameters import check_groups, name_parameters
+from sumpter.torch.optimizer.parameters import check_groups, name_parameters, trainable
 from sumpter.torch.optimizer.wrapped import Wrapped, wrap
 from sumpter.torch.training.asynchronous import AsynchronousSteps
 from sumpter.torch.training.deferred import DeferredServerUpdates
@@ -117,8 +117,9 @@ class _Options(NamedTuple):
 
 
 def _distribute(
-    optimizer: torch.optim.Optimizer, names: Names, options: _Options
+    optimizer: torch.optim.Optimizer, all_names: Names, options: _Options
 ) -> torch.optim.Optimizer:
+    names = trainable(all_names)
     if options.staleness == 0 and options.op is Average and _trains_asynchronously():
         options = options._replace(op=Sum, staleness=None)
     _check_kinds(options)
@@ -132,7 +133,7 @@ def _distribute(
         )
     if options.op is Adasum:
         deltas = Deltas(names, passes, options.compression, process_set)
-        return wrap(optimizer, DistributedAdasum, deltas)
+        return wrap(optimizer, DistributedAdasum, deltas, all_names)
     if options.on_servers:
         updates = _updates_on_servers(options.overlap_forward, options.deferred)
         return wrap_on_servers(
@@ -141,11 +142,11 @@ def _distribute(
     reduction = _reduction(options.op, options.compression, options.predivide)
     arguments = (names, reduction, passes, options.sparse_as_dense, process_set)
     if not options.overlap_forward:
-        return wrap(optimizer, Distributed, GradientExchange(*arguments))
+        return wrap(optimizer, Distributed, GradientExchange(*arguments), all_names)
     if isinstance(optimizer, Wrapped):
         raise ValueError("the optimizer is a DistributedOptimizer already: give the one it is of")
     check_independent(optimizer)
-    return wrap(optimizer, Overlapped, OverlappedExchange(*arguments))
+    return wrap(optimizer, Overlapped, OverlappedExchange(*arguments), all_names)
 
 
 def _trains_asynchronously() -> bool:

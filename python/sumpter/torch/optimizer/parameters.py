@@ -1,6 +1,6 @@
 """The parameters of an optimizer and their names, checked as Horovod checks them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,13 +23,38 @@ def name_parameters(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None,
 ) -> dict[torch.nn.Parameter, str]:
-    """The trainable parameters of `optimizer` in its order, with their names."""
+    """The parameters of `optimizer` in its order, frozen ones too, with their names."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if named_parameters is None:
-        names = {parameter: str(index) for index, parameter in enumerate(parameters)}
-    else:
-        names = _check_names(list(named_parameters), parameters)
-    return {parameter: names[parameter] for parameter in parameters if parameter.requires_grad}
+        return {parameter: str(index) for index, parameter in enumerate(parameters)}
+    names = _check_names(list(named_parameters), parameters)
+    return {parameter: names[parameter] for parameter in parameters}
+
+
+def name_added(
+    group: Mapping[str, Any], known: Mapping[torch.nn.Parameter, str]
+) -> dict[torch.nn.Parameter, str]:
+    """Names for the parameters of a new group, which the `known` ones of the optimizer have not.
+
+    They are the group's own if it was given any, and else their numbers in the optimizer.
+    """
+    parameters = group["params"]
+    given = group.get("param_names") or [
+        str(number) for number in range(len(known), len(known) + len(parameters))
+    ]
+    taken = set(known.values())
+    names = {}
+    for parameter, name in zip(parameters, given, strict=True):
+        while name in taken:
+            name += "+"
+        taken.add(name)
+        names[parameter] = name
+    return names
+
+
+def trainable(names: Mapping[torch.nn.Parameter, str]) -> dict[torch.nn.Parameter, str]:
+    """Those that need gradients."""
+    return {parameter: name for parameter, name in names.items() if parameter.requires_grad}
 
 
 def _check_names(

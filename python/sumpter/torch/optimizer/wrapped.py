@@ -4,12 +4,20 @@ from typing import Any
 
 import torch
 
-from sumpter.torch.training.gradients import PassCounter
+from sumpter.torch.optimizer.parameters import name_added, trainable
+from sumpter.torch.training.gradients import Names, PassCounter
 
 
 def wrap(
-    optimizer: torch.optim.Optimizer, kind: "type[Wrapped]", exchange: PassCounter
+    optimizer: torch.optim.Optimizer,
+    kind: "type[Wrapped]",
+    exchange: PassCounter,
+    names: Names | None = None,
 ) -> torch.optim.Optimizer:
+    """An instance of the optimizer's class and of `kind`, with the groups and the state it has.
+
+    `names` are those of all its parameters, frozen ones too, if `exchange` does not know them.
+    """
     base = type(optimizer)
     made = type(base.__name__, (kind, base), {})
     # The hooks of step() are run in it. Without this mark load_state_dict() would have torch run
@@ -21,7 +29,7 @@ def wrap(
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     wrapped._exchange = exchange
     # Horovod's attribute, which scripts read.
-    wrapped._parameter_names = dict(exchange.names)
+    wrapped._parameter_names = dict(exchange.names if names is None else names)
     wrapped._begin()
     return wrapped
 
@@ -65,3 +73,31 @@ class Wrapped:
 
     def _in_between(self) -> bool:
         raise NotImplementedError
+
+
+class InWorkers(Wrapped):
+    """What is added to those that step in the workers: parameters that are trained later."""
+
+    # Parameters that needed no gradients when they were last looked at.
+    _frozen: list[torch.nn.Parameter]
+
+    def _begin(self) -> None:
+        self._frozen = [p for p in self._parameter_names if p not in self._exchange.names]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, whose gradients are exchanged like the others'; on all ranks alike."""
+        super().add_param_group(param_group)
+        added = name_added(self.param_groups[-1], self._parameter_names)
+        self._parameter_names.update(added)
+        self._frozen.extend(added)
+        self._take_in()
+
+    def _take_in(self) -> dict[torch.nn.Parameter, str]:
+        """Has the exchange take in what needs gradients now, and did not before."""
+        found = trainable(
+            {parameter: self._parameter_names[parameter] for parameter in self._frozen}
+        )
+        if found:
+            self._exchange.take_in(found)
+            self._frozen = [parameter for parameter in self._frozen if parameter not in found]
+        return found

@@ -77,6 +77,13 @@ class PassCounter:
         """Forgets what is in flight; its results are not needed any more."""
         self.restart()
 
+    def take_in(self, added: Names) -> None:
+        """Counts more parameters as well, from their next backward pass on; on all ranks alike."""
+        self.names = {**self.names, **added}
+        self._remaining.update(dict.fromkeys(added, self._passes))
+        for parameter in added:
+            self._hook(parameter)
+
     def complete(self, parameter: torch.nn.Parameter) -> None:
         """Called when the last pass has completed the gradient of `parameter`."""
 
@@ -157,25 +164,14 @@ class GradientExchange(PassCounter):
     ) -> None:
         self._reduction = reduction
         self._process_set = process_set
-        self._exchanges = process_set.included()
         self._sparse_as_dense = sparse_as_dense
         # Of those exchanged as dense ones, in how many dimensions they are sparse.
         self._sparse_dims: dict[torch.nn.Parameter, int] = {}
-        choice = reduction.compression
-        limits = Limits.of(membership.current().worker)
-        described = {
-            name: (tuple(parameter.shape), dtype_name(parameter))
-            for parameter, name in names.items()
-        }
-        codecs = gradient_codecs(choice, limits, described)
-        # What codecs keep of a gradient from round to round is kept under its name.
-        model = _number_of(names) if any(codecs.values()) else None
-        scope = scope_of(names, process_set, reduction.op.wire_name, choice.word, model)
         self._handles: dict[torch.nn.Parameter, GradientHandle] = {}
-        self._reductions = {
-            parameter: _reduction_of(parameter, scope + name, reduction, process_set, codecs[name])
-            for parameter, name in names.items()
-        }
+        self._reductions: dict[torch.nn.Parameter, RepeatedReduction | LowRankReduction] = {}
+        self._reductions.update(self._reductions_of(names))
+        # What load_compression_state() was given for parameters that are frozen yet.
+        self._later: dict[str, Mapping[str, Any]] = {}
         # Of the optimizer that takes the steps, if there is one.
         self.rates: LearningRates | None = None
         self.order = NeedOrder(names)
@@ -196,7 +192,7 @@ class GradientExchange(PassCounter):
         """Exchanges what has not been exchanged yet; it is for the caller to wait for it all."""
         self._follow_session()
         for parameter in self.names:
-            if parameter not in self._handles:
+            if parameter not in self._handles and not _is_frozen(parameter):
                 self._start(parameter)
         handles, self._handles = self._handles, {}
         self.order.adopt()
@@ -207,6 +203,15 @@ class GradientExchange(PassCounter):
         """Forgets the exchanges in flight, whose results are not needed any more."""
         self._handles = {}
         super().abandon()
+
+    def take_in(self, added: Names) -> None:
+        """Exchanges the gradients of more parameters as well; on all ranks alike."""
+        self._reductions.update(self._reductions_of(added))
+        super().take_in(added)
+        self.order = NeedOrder(self.names)
+        entries = {parameter: self._later.pop(name, None) for parameter, name in added.items()}
+        keeping = {parameter for parameter, _ in self._keeping()}
+        self._load({p: entry for p, entry in entries.items() if p in keeping and entry is not None})
 
     def restart(self) -> None:
         """Counts the backward passes from the start again."""
@@ -220,21 +225,32 @@ class GradientExchange(PassCounter):
         """
         rates = self.rates
         return {
-            self.names[parameter]: {
-                **own.state(),
-                "rate": None if rates is None else rates.last(parameter),
-            }
-            for parameter, own in self._keeping()
+            **self._later,
+            **{
+                self.names[parameter]: {
+                    **own.state(),
+                    "rate": None if rates is None else rates.last(parameter),
+                }
+                for parameter, own in self._keeping()
+            },
         }
 
     def load_compression_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from what compression_state() returned; what it lacks begins anew.
 
-        What another rank had left out is not taken over, which is logged.
+        What another rank had left out is not taken over, which is logged. What it has of
+        parameters that are frozen waits until they are taken in.
         """
+        known = set(self.names.values())
+        self._later = {name: entry for name, entry in state.items() if name not in known}
+        self._load(
+            {parameter: state.get(self.names[parameter]) for parameter, _ in self._keeping()}
+        )
+
+    def _load(self, entries: Mapping[torch.nn.Parameter, Mapping[str, Any] | None]) -> None:
         dropped = []
-        for parameter, own in self._keeping():
-            entry = state.get(self.names[parameter])
+        for parameter, entry in entries.items():
+            own = self._reductions[parameter]
             if entry is None:
                 own.forget()
                 continue
@@ -256,7 +272,7 @@ class GradientExchange(PassCounter):
         Called on all ranks, while no gradient is in flight. That one adds it to its own, so that
         it counts once; it travels as it is.
         """
-        if not self._exchanges:
+        if not self._process_set.included():
             return
         among = members(self._process_set)
         heirs = [rank for rank in sorted(staying) if rank in among]
@@ -277,6 +293,25 @@ class GradientExchange(PassCounter):
                 kept = state["residual"]
                 own.load({**state, "residual": summed if kept is None else kept + summed})
 
+    def _reductions_of(
+        self, names: Names
+    ) -> dict[torch.nn.Parameter, RepeatedReduction | LowRankReduction]:
+        reduction, process_set = self._reduction, self._process_set
+        choice = reduction.compression
+        limits = Limits.of(membership.current().worker)
+        described = {
+            name: (tuple(parameter.shape), dtype_name(parameter))
+            for parameter, name in names.items()
+        }
+        codecs = gradient_codecs(choice, limits, described)
+        # What codecs keep of a gradient from round to round is kept under its name.
+        model = _number_of([*self._reductions, *names]) if any(codecs.values()) else None
+        scope = scope_of(names, process_set, reduction.op.wire_name, choice.word, model)
+        return {
+            parameter: _reduction_of(parameter, scope + name, reduction, process_set, codecs[name])
+            for parameter, name in names.items()
+        }
+
     def _keeping(self) -> Iterator[tuple[torch.nn.Parameter, RepeatedReduction | LowRankReduction]]:
         for parameter, own in self._reductions.items():
             if own.keeps:
@@ -289,7 +324,7 @@ class GradientExchange(PassCounter):
 
     def _start(self, parameter: torch.nn.Parameter) -> None:
         """Starts the exchange of one gradient; zeros where backward made none."""
-        if not self._exchanges:
+        if not self._process_set.included():
             return
         gradient = parameter.grad
         if gradient is None:
@@ -336,10 +371,15 @@ def _reduction_of(
 ) -> RepeatedReduction | LowRankReduction:
     if not is_low_rank(codec):
         return RepeatedReduction(name, reduction, process_set, codec)
-    factors = factors_of(codec, parameter.shape) if process_set.size() > 1 else None
+    factors = factors_of(codec, parameter.shape)
     if factors is None:
         return RepeatedReduction(name, reduction, process_set)
     return LowRankReduction(name, reduction, process_set, codec, factors)
+
+
+def _is_frozen(parameter: torch.nn.Parameter) -> bool:
+    """Whether the optimizer leaves a parameter as it is: an exchange would give it zeros."""
+    return not parameter.requires_grad and parameter.grad is None
 
 
 class _SparseHandle:
@@ -364,7 +404,7 @@ def _as_sparse(handle: Handle[torch.Tensor], dims: int) -> torch.Tensor:
 GradientHandle = Handle[torch.Tensor] | ChainedHandle | _SparseHandle
 
 
-def _number_of(names: Names) -> int:
+def _number_of(parameters: Collection[torch.nn.Parameter]) -> int:
     """The number of a model in the job, the same when its parameters are wrapped again.
 
     Ranks wrap models in the same order, so it is the same on all of them; what the garbage
@@ -374,9 +414,9 @@ def _number_of(names: Names) -> int:
     if session not in _models:
         _models[session] = WeakTensorKeyDictionary(), itertools.count()
     numbers, new = _models[session]
-    known = {numbers[parameter] for parameter in names if parameter in numbers}
+    known = {numbers[parameter] for parameter in parameters if parameter in numbers}
     number = known.pop() if len(known) == 1 else next(new)
-    for parameter in names:
+    for parameter in parameters:
         numbers[parameter] = number
     return number
 

@@ -44,7 +44,7 @@ def rank_of(codec: str) -> int:
 
 
 class LowRankReduction:
-    """The all-reduce of one gradient in place, by its factors."""
+    """The all-reduce of one gradient in place, by its factors; alone as it is."""
 
     # Whether it keeps anything from round to round.
     keeps = True
@@ -59,6 +59,7 @@ class LowRankReduction:
     ) -> None:
         self.name, self.codec = name, codec
         self._factors = factors
+        self._process_set = process_set
         self._number = zlib.crc32(name.encode())
         # The left factor is made orthonormal, so its scale does not matter.
         plain = Reduction(Sum, compression=UNCOMPRESSED)
@@ -78,9 +79,15 @@ class LowRankReduction:
         self, gradient: torch.Tensor, priority: int = 0, rescale: float = 1.0
     ) -> ChainedHandle:
         """Starts one round; `rescale` multiplies what the one before has left out."""
-        if self._rounds < self._factors.start:
-            return ChainedHandle([self._whole.start(gradient, priority)], [], self._count)
         target = gradient.detach()
+        is_alone = self._process_set.size() == 1
+        if is_alone and self._residual is not None:
+            # Of a time when the job had more ranks.
+            residual = self._residual.view(target.shape).to(target)
+            target.add_(residual, alpha=rescale)
+            self._residual = None
+        if is_alone or self._rounds < self._factors.start:
+            return ChainedHandle([self._whole.start(gradient, priority)], [], self._count)
         matrix = target.to("cpu", torch.float32).flatten()
         if self._residual is not None:
             matrix = torch.add(matrix, self._residual, alpha=rescale)

@@ -111,7 +111,7 @@ class ServerUpdates(PassCounter):
             f"group {index}.{number}" for number in range(len(group["params"]))
         ]
         pairs = zip(group["params"], given, strict=True)
-        self._take_in({parameter: name for parameter, name in pairs if parameter.requires_grad})
+        self.take_in({parameter: name for parameter, name in pairs if parameter.requires_grad})
         accumulator = group.get("initial_accumulator_value")
         for parameter in group["params"]:
             groups[parameter] = group
@@ -146,14 +146,20 @@ class ServerUpdates(PassCounter):
                 handle.wait()
                 self._end(parameter)
 
-    def _take_in(self, added: Names) -> None:
-        """Looks after more parameters, which become those of the set's first rank."""
+    def take_in(self, added: Names) -> None:
+        """Looks after more parameters, which become those of the set's first rank.
+
+        UnsupportedError in an elastic job: a worker that joins later would not know when.
+        """
+        if seat.held():
+            raise UnsupportedError(
+                f"{', '.join(added.values())} cannot be added to, or unfrozen in, an optimizer on "
+                "the servers in an elastic job (min_workers): make a new DistributedOptimizer"
+            )
         self._variables.add(added)
         bring_together([(name, p.data) for p, name in added.items()], self._process_set)
-        self.names = self._variables.names
+        super().take_in(added)
         self.order = NeedOrder(self.names)
-        for parameter in added:
-            self._hook(parameter)
 
     def _take_in_unfrozen(self) -> None:
         """Looks after parameters that need gradients now, and did not before."""
@@ -163,7 +169,7 @@ class ServerUpdates(PassCounter):
             if parameter.requires_grad and parameter not in self.names
         }
         if unfrozen:
-            self._take_in(unfrozen)
+            self.take_in(unfrozen)
 
     def _start(self, parameter: torch.nn.Parameter) -> None:
         gradient = parameter.grad

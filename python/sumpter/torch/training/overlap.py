@@ -169,7 +169,7 @@ class Updates:
         """Raises AssertionError if the update of a parameter that has a gradient still waits."""
         if parameter in self.waiting:
             raise AssertionError(
-                f"{self._names[parameter]} was used before its update: not by the forward() of a "
+                f"{self._name(parameter)} was used before its update: not by the forward() of a "
                 "module that holds it, but directly. Call optimizer.synchronize_parameters([...]) "
                 "with it before such a use, or optimizer.synchronize() for all of them"
             )
@@ -208,9 +208,12 @@ class Updates:
         try:
             yield
         except BaseException as error:
-            names = [self._names.get(u.parameter, "a parameter without a name") for u in updates]
+            names = [self._name(update.parameter) for update in updates]
             error.add_note(f"in the update, after step(), of {', '.join(names)}")
             raise
+
+    def _name(self, parameter: torch.nn.Parameter) -> str:
+        return self._names.get(parameter, "a parameter without a name")
 
     def _learn(self, module: torch.nn.Module) -> list[torch.nn.Parameter]:
         """What has to be up to date when `module` is called; notes that it is called."""

@@ -109,6 +109,79 @@ def check_names_that_scripts_read() -> None:
         hvd.DistributedOptimizer(sgd, [("same", p) for p in model.parameters()])
 
 
+def freeze_and_add(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    if step == 2:
+        model[0].weight.requires_grad_()
+        model[2].bias.requires_grad_(False)
+    if step == 4:
+        model[2].shift = nn.Parameter(torch.ones(2))
+        model[2].register_forward_hook(lambda layer, _, output: output + layer.shift)
+        optimizer.add_param_group({"params": [model[2].shift], "lr": 0.05})
+
+
+def check_parameters_that_are_trained_later() -> None:
+    """Frozen ones stay as they are; those that are unfrozen or added train like any other."""
+    for options in (
+        {},
+        {"named": False},
+        {"backward_passes_per_step": 2},
+        {"overlap_forward": True},
+        {"op": hvd.Adasum},
+    ):
+        passes = options.get("backward_passes_per_step", 1)
+        model, alone = make_model(), make_model()
+        for either in (model, alone):
+            either[0].weight.requires_grad_(False)
+        own, reference = (
+            torch.optim.SGD(either.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+            for either in (model, alone)
+        )
+        names = model.named_parameters() if options.pop("named", True) else None
+        optimizer = hvd.DistributedOptimizer(own, names, **options)
+        for step in range(6):
+            for either, its_optimizer in ((model, optimizer), (alone, reference)):
+                freeze_and_add(either, its_optimizer, step)
+                its_optimizer.zero_grad()
+            for _ in range(passes):
+                backward(model)
+                alone(DATA).pow(2).mean().backward()
+            optimizer.step()
+            reference.step()
+        if "overlap_forward" in options:
+            optimizer.synchronize()
+        check_alike(model)
+        if "op" not in options:
+            for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def check_layers_that_train_in_turn() -> None:
+    """The first layer is trained once the last is frozen, by clipped gradients."""
+    for options in ({}, {"overlap_forward": True}):
+        model, alone = make_model(), make_model()
+        own, reference = (torch.optim.SGD(m.parameters(), lr=0.5) for m in (model, alone))
+        for either in (model, alone):
+            either[0].requires_grad_(False)
+        optimizer = hvd.DistributedOptimizer(own, model.named_parameters(), **options)
+        for step in range(4):
+            for either, its_optimizer in ((model, optimizer), (alone, reference)):
+                if step == 2:
+                    either[0].requires_grad_(True)
+                    either[2].requires_grad_(False)
+                its_optimizer.zero_grad()
+            backward(model)
+            optimizer.synchronize()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            alone(DATA).pow(2).mean().backward()
+            nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
+            reference.step()
+        check_alike(model)
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def check_explicit_synchronization() -> None:
     """Clipping, with and without the context that says so."""
     model = make_model()
@@ -249,6 +322,8 @@ CHECKS = [
     check_parameters_become_equal,
     check_optimizer_state_becomes_equal,
     check_training_is_that_of_one_process,
+    check_parameters_that_are_trained_later,
+    check_layers_that_train_in_turn,
     check_names_that_scripts_read,
     check_join,
     check_explicit_synchronization,

@@ -202,6 +202,18 @@ def check_reduce_scatter() -> None:
         flat = torch.zeros(shape, dtype=dtype)
         dist.reduce_scatter_tensor(flat, torch.stack([p[RANK] for p in pieces]), op=op)
         equal(flat, expected(pieces[RANK]))
+    # Without a kernel it takes its turn after what Gloo has not begun, also on a rank that is late.
+    gathered = [torch.zeros(2) for _ in ALL] if RANK == 0 else None
+    gathering = dist.gather(torch.full((2,), float(RANK)), gathered, async_op=True)
+    if RANK == LAST:
+        gathering.wait()
+    output = torch.zeros(3, dtype=torch.complex64)
+    own = [torch.full((3,), (RANK + 1) * 1j + root, dtype=torch.complex64) for root in ALL]
+    dist.reduce_scatter(output, own)
+    gathering.wait()
+    equal(output, torch.full((3,), sum(r + 1 for r in ALL) * 1j + RANK * WORLD_SIZE))
+    for root, part in enumerate(gathered or ()):
+        equal(part, torch.full((2,), float(root)))
 
 
 def check_all_to_all() -> None:

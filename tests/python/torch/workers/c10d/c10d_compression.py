@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sumpter
 from common import ALL, RANK, join_torch, raises
+from sumpter._core import membership
 from sumpter.torch import GroupOptions, compression_hook
 
 CODEC = sys.argv[1]
@@ -49,8 +50,12 @@ def check_options() -> None:
     with raises(sumpter.ConfigError, "no name"):
         options = GroupOptions("topk:k=0.1,momentum=0.9")
         dist.new_group(list(ALL), pg_options=options)
-    with raises(sumpter.ConfigError, "no codec is called 'zip'"):
-        dist.new_group(list(ALL), pg_options=GroupOptions("zip"))
+    holders = set(membership._holders)
+    for refused, said in (("zip", "no codec is called 'zip'"), ("powersgd:rank=4", "powersgd")):
+        with raises(sumpter.ConfigError, said):
+            dist.new_group(list(ALL), pg_options=GroupOptions(refused))
+    # What was refused does not keep the job open.
+    assert set(membership._holders) == holders
 
 
 def train(hook: object) -> list[torch.Tensor]:

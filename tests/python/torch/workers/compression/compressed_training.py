@@ -237,6 +237,42 @@ def check_a_model_wrapped_again() -> None:
     assert int((weight != 0).sum()) == 64 * 64 // 2
 
 
+def check_a_weight_that_is_added() -> None:
+    """What is left out of its gradient is kept as well, and of the others' still."""
+    weight, optimizer = make_weight("first")
+    step(weight, optimizer, 1)
+    later = torch.nn.Parameter(torch.zeros(64, 64))
+    optimizer.add_param_group({"params": [later]})
+    step(later, optimizer, 2)
+    assert int((later != 0).sum()) == 64 * 64 // 4
+    assert int((weight != 0).sum()) == 64 * 64 // 2
+    kept = optimizer.state_dict()["compression"]
+    assert list(kept) == ["first", "1"] and kept["1"]["residual"].any()
+
+
+def check_the_state_of_a_weight_that_is_frozen() -> None:
+    """It waits until the weight is trained again."""
+
+    def build(is_frozen: bool) -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
+        weights = [torch.nn.Parameter(torch.zeros(64, 64)) for _ in range(2)]
+        weights[1].requires_grad_(not is_frozen)
+        base = torch.optim.SGD(weights, 1.0)
+        named = list(zip(("stays", "waits"), weights, strict=True))
+        return weights[1], hvd.DistributedOptimizer(base, named, compression=FEEDBACK)
+
+    weight, optimizer = build(is_frozen=False)
+    step(weight, optimizer, 1)
+    kept = optimizer.state_dict()
+    weight, optimizer = build(is_frozen=True)
+    optimizer.load_state_dict(kept)
+    assert optimizer.state_dict()["compression"].keys() == {"stays", "waits"}
+    weight.requires_grad_()
+    (weight * torch.zeros(64, 64)).sum().backward()
+    optimizer.step()
+    # A quarter more of the gradient of the step before.
+    assert int((weight != 0).sum()) == 64 * 64 // 4
+
+
 def check_not_finite() -> None:
     weight = torch.nn.Parameter(torch.zeros(64, 64))
     base = torch.optim.SGD([weight], 1.0)
@@ -260,5 +296,7 @@ check_start()
 check_state()
 check_models_alike()
 check_a_model_wrapped_again()
+check_a_weight_that_is_added()
+check_the_state_of_a_weight_that_is_frozen()
 check_not_finite()
 hvd.shutdown()
