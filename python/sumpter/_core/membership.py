@@ -24,6 +24,8 @@ _log = logging.getLogger("sumpter")
 _lock = threading.RLock()
 _session: Session | None = None
 _holders: set[str] = set()
+# What waits for work of this process that needs the session before it closes.
+before_close: list[Callable[[], object]] = []
 # Of a tool that runs a script.
 _preset: dict[str, object] = {}
 
@@ -180,6 +182,9 @@ def _check_same(session: Session, texts: dict[str, str]) -> None:
 def _close() -> None:
     global _session
     with _lock:
+        if _session is not None:
+            for settle in before_close:
+                settle()
         session, _session = _session, None
         _holders.clear()
         if session is not None:

@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from sumpter._calls.collective import ALL_GATHER, REDUCE_SCATTER, Collective
 from sumpter._calls.refusals import Checking
 from sumpter._calls.rounds import perform
+from sumpter._core import membership
 from sumpter._errors import UnsupportedError
 from sumpter.jax import programs
 
@@ -49,13 +50,21 @@ def _ordered_effects() -> frozenset[Any]:
 @collective_p.def_impl
 def _run(*arrays: Any, collective: Collective) -> list[Any]:
     """Without compilation, in the calling thread, after all programs that were begun before."""
+    settle()
+    results = perform(collective, [np.asarray(array) for array in arrays])
+    return [_placed(result, like) for result, like in zip(results, arrays, strict=True)]
+
+
+def settle() -> None:
+    """Waits for the programs that were begun before, whose collectives others may wait for."""
     try:
         jax.effects_barrier()
     except RuntimeError:
         # What goes wrong with a program is raised where its results are used, and there alone.
         forget_failures()
-    results = perform(collective, [np.asarray(array) for array in arrays])
-    return [_placed(result, like) for result, like in zip(results, arrays, strict=True)]
+
+
+membership.before_close.append(settle)
 
 
 def _placed(result: np.ndarray, like: Any) -> Any:
@@ -147,9 +156,12 @@ def _is_traced_by_pmap() -> bool:
     does not say for whom: axes with names are those of vmap as well.
     """
     frame = sys._getframe()
-    while frame is not None and frame.f_code.co_name not in _OF_PMAP:
+    while frame is not None:
+        of_jax = frame.f_globals.get("__name__", "").startswith("jax.")
+        if of_jax and frame.f_code.co_name in _OF_PMAP:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def _called_by_each(mapped: str) -> UnsupportedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from sumpter._core import membership
 from sumpter._core.compression.codecs import Compression
 from sumpter._core.reduction import Average, Min
 from sumpter._elastic.variables import settle
+from sumpter._errors import MismatchError
 
 __all__ = [
     "BestModelCheckpoint",
@@ -64,8 +66,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Replaces the metrics of an epoch by their averages over all ranks.
 
-    It must come before callbacks that use them, such as ReduceLROnPlateau and ModelCheckpoint. All
-    ranks must have the same metrics.
+    It must come before callbacks that use them, such as ReduceLROnPlateau and ModelCheckpoint.
+    MismatchError on all ranks if they have different metrics, such as those of a validation that
+    only some ranks do.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -73,6 +76,13 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         names = sorted(logs or ())
+        mark = zlib.crc32(repr(names).encode()) >> 1
+        least, most = reduce_numbers([mark, -mark], Min, "metrics.names")
+        if least != -most:
+            raise MismatchError(
+                f"ranks have different metrics, and this one has {', '.join(names) or 'none'}: "
+                "give all ranks or none validation data"
+            )
         if not names:
             return
         word = "metrics." + ".".join(names)

@@ -56,6 +56,9 @@ class _Distributed:
     def register_local_var(self, variable: Any) -> None:
         """Leaves the gradient of a variable as it is on each rank."""
         self._sumpter_local.add(id(variable))
+        if isinstance(variable, keras.Variable):
+            # TensorFlow's own may be given with gradients as well.
+            self._sumpter_local.add(id(variable.value))
 
 
 class _DistributedScaled(_Distributed):
@@ -63,6 +66,14 @@ class _DistributedScaled(_Distributed):
 
     What is looked at for infinities is the sum, so all ranks skip the same steps.
     """
+
+    def register_local_var(self, variable: Any) -> None:
+        """Refused: an infinity in a gradient that is not summed is one rank's alone."""
+        raise UnsupportedError(
+            f"{variable.name} has a gradient of its own on each rank: with a LossScaleOptimizer "
+            "a rank whose gradient overflows would skip a step that the others take: train such "
+            "layers without loss scaling, as with the policy mixed_bfloat16"
+        )
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
@@ -120,13 +131,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     scaled = issubclass(kind, keras.optimizers.LossScaleOptimizer)
     front = _DistributedScaled if scaled else _Distributed
     made_of = type(kind.__name__, (front, kind), {"__module__": kind.__module__})
-    made = made_of.from_config(optimizer.get_config())
+    # As it is, and not by its configuration, which lacks what exclude_from_weight_decay() has set,
+    # and from which Keras makes no learning rates of classes that it does not know.
+    made = made_of.__new__(made_of)
+    made.__dict__.update(optimizer.__dict__)
     made._sumpter_reduction, made._sumpter_local = reduction, set()
     made._sumpter_scales_local = scale_local_gradients
-    if optimizer.built:
-        made.build(optimizer._trainable_variables)
-        for own, given in zip(made.variables, optimizer.variables, strict=True):
-            own.assign(given)
     return made
 
 

@@ -29,6 +29,15 @@ def test_collectives_through_callbacks_are_the_same(make_job: Callable[..., Job]
     make_job(2, 1, deterministic=True).start("jax_collectives.py", "callbacks").finish()
 
 
+@pytest.mark.parametrize("how", ["calls", "exits"])
+def test_programs_that_were_begun_end_before_a_rank_leaves(
+    make_job: Callable[..., Job], how: str
+) -> None:
+    job = make_job(2)
+    job.start("jax_shutdown.py", how).finish()
+    assert [job.result(rank) for rank in range(2)] == [b"done"] * 2
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_gradients_are_those_of_the_whole_jobs_loss(
     make_job: Callable[..., Job], ranks: int
