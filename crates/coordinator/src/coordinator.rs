@@ -26,8 +26,8 @@ use crate::tls::Tls;
 /// How often the registry looks at the clock: well below any time-out a person would set.
 const TICK: Duration = Duration::from_millis(250);
 /// The largest message of a member: what a worker of a huge model has of its rounds is well below
-/// a megabyte.
-const MESSAGE_LIMIT: usize = 4 << 20;
+/// a megabyte, and what one that comes back knows of its run is compressed.
+pub(crate) const MESSAGE_LIMIT: usize = 4 << 20;
 /// Sessions on one connection: a member opens one.
 const SESSIONS_PER_CONNECTION: u32 = 4;
 /// A member's system that answers nothing for so long is asked whether it is there: a session of a
