@@ -95,6 +95,9 @@ pub enum MemberEvent {
         /// The run.
         job: JobId,
     },
+    /// An operator drains this server (to servers). It asks for that itself where the coordinator
+    /// is lost meanwhile, since the next one does not know.
+    Draining,
     /// No run uses this server any more: it may leave (to servers that drain).
     Drained,
     /// The coordinator had no heartbeat of this server for too long and no longer counts on it

@@ -281,6 +281,10 @@ fn handler(remotes: Vec<Remote>, news: Sender<News>) -> impl FnMut(MemberEvent) 
                 return;
             }
             MemberEvent::Finished => End::Finished,
+            MemberEvent::Draining => {
+                tracing::info!(target: NOTICE, "an operator drains this server");
+                return;
+            }
             MemberEvent::Drained => {
                 tracing::info!(target: NOTICE, "no job uses this server any more");
                 End::Finished

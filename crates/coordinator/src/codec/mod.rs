@@ -126,6 +126,7 @@ pub(crate) fn event_from_proto(body: ToMember) -> Result<Option<MemberEvent>, Ma
         ToMember::TraceAsked(proto::TraceAsked { request, job }) => {
             MemberEvent::TraceAsked { request, job: JobId(job) }
         }
+        ToMember::Draining(_) => MemberEvent::Draining,
         ToMember::Drained(_) => MemberEvent::Drained,
         ToMember::GivenUp(proto::GivenUp { message }) => MemberEvent::GivenUp { message },
         ToMember::JobEnded(ended) => MemberEvent::JobEnded { job: JobId(ended.job) },
@@ -296,6 +297,7 @@ pub(crate) fn event_to_proto(event: MemberEvent) -> ToMember {
         MemberEvent::TraceAsked { request, job } => {
             ToMember::TraceAsked(proto::TraceAsked { request, job: job.0 })
         }
+        MemberEvent::Draining => ToMember::Draining(proto::Draining {}),
         MemberEvent::Drained => ToMember::Drained(proto::Drained {}),
         MemberEvent::GivenUp { message } => ToMember::GivenUp(proto::GivenUp { message }),
         MemberEvent::JobEnded { job } => ToMember::JobEnded(proto::JobEnded { job: job.0 }),
@@ -595,6 +597,7 @@ mod tests {
             },
             MemberEvent::Stalled { message: message.clone(), over: true },
             MemberEvent::TraceAsked { request: 3, job: JobId(7) },
+            MemberEvent::Draining,
             MemberEvent::Drained,
             MemberEvent::GivenUp { message: message.clone() },
             MemberEvent::JobEnded { job: JobId(1) },

@@ -40,6 +40,7 @@ impl Memory {
                 self.served.insert(view.job, view.epoch);
             }
             MemberEvent::JobEnded { job } => drop(self.served.remove(job)),
+            MemberEvent::Draining => self.drain = true,
             MemberEvent::Drained => self.drain = false,
             MemberEvent::WorkerLost { rank, .. } => {
                 self.failed = true;

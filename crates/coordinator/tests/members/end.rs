@@ -116,6 +116,7 @@ fn a_server_that_is_drained_may_go_once_the_workers_have_gone_on() {
     assert_eq!(report.drained[0].member, helper.member.id().0);
     let MemberEvent::Suspend { epoch, .. } = zero.next() else { panic!() };
     assert!(status(&address, &token(), None, None).unwrap().servers[0].draining);
+    assert_eq!(helper.next(), MemberEvent::Draining);
     assert!(helper.events.try_recv().is_err(), "the workers have not gone on");
     zero.member.progress(epoch, Vec::new());
     assert!(matches!(zero.next(), MemberEvent::Resume { .. }));

@@ -94,7 +94,11 @@ impl Registry {
             }
             Input::Closed(member, reason) => self.remove(member, &Gone::Lost(reason)),
             Input::Tick => self.tick(now),
-            Input::Drain(member) => self.drain(member),
+            Input::Drain(member) => {
+                if self.drain(member) {
+                    self.outbox.notify(member, MemberEvent::Draining);
+                }
+            }
             Input::Tune(name, changes) => {
                 self.with_job(&name, |job, context| job.tune(changes, context));
             }
@@ -362,7 +366,7 @@ impl Registry {
                     });
                 }
             }
-            Message::Drain => self.drain(id),
+            Message::Drain => drop(self.drain(id)),
             Message::Leave => {
                 self.outbox.push(id, Event::LeaveSeen);
                 self.outbox.push(id, Event::Close);
@@ -398,13 +402,15 @@ impl Registry {
         }
     }
 
-    /// Takes a server out of all runs, because it asks for that or an operator does.
-    fn drain(&mut self, id: MemberId) {
-        let Some(host) = self.members.drain(id) else { return };
+    /// Takes a server out of all runs, because it asks for that or an operator does; whether it is
+    /// one that was not drained before.
+    fn drain(&mut self, id: MemberId) -> bool {
+        let Some(host) = self.members.drain(id) else { return false };
         info!(member = %id, %host, "a server is drained");
         for name in self.names() {
             self.with_job(&name, |job, context| job.server_drains(&host, context));
         }
+        true
     }
 
     /// Notifies drained servers that no run uses them any more.

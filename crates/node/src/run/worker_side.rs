@@ -178,6 +178,7 @@ impl WorkerSide {
             MemberEvent::JobStarted(_)
             | MemberEvent::JobEnded { .. }
             | MemberEvent::TraceAsked { .. }
+            | MemberEvent::Draining
             | MemberEvent::Drained
             | MemberEvent::GivenUp { .. }
             | MemberEvent::Finished => {}

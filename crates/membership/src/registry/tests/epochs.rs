@@ -175,7 +175,7 @@ fn a_server_that_no_run_uses_is_drained_at_once_and_takes_part_in_nothing_more()
     let mut world = World::new();
     let a = world.join(server("a"));
     world.step(Input::Drain(a));
-    assert_eq!(world.told(a), [MemberEvent::Drained]);
+    assert_eq!(world.told(a), [MemberEvent::Draining, MemberEvent::Drained]);
     let zero = world.join(Join { expected_servers: 1, ..worker(0, 1) });
     assert_eq!((world.told(a), world.told(zero)), (vec![], vec![]));
     world.step(Input::Drain(zero));
