@@ -260,6 +260,23 @@ def test_the_learning_rate_is_by_default_the_optimizers(alone: None) -> None:
         sk.callbacks.LearningRateScheduleCallback(0.25)
 
 
+def test_an_optimizer_is_wrapped_as_it_is(alone: None) -> None:
+    class Falling(keras.optimizers.schedules.LearningRateSchedule):
+        """Keras cannot make it from a configuration."""
+
+        def __call__(self, step: object) -> object:
+            return 0.5 / (1.0 + keras.ops.cast(step, "float32"))
+
+    weights = [keras.Variable(np.ones(3, np.float32), name=name) for name in ("kernel", "bias")]
+    given = keras.optimizers.AdamW(Falling(), weight_decay=0.5)
+    given.exclude_from_weight_decay(var_names=["bias"])
+    optimizer = sk.DistributedOptimizer(given)
+    optimizer.apply([keras.ops.zeros(3)] * 2, weights)
+    np.testing.assert_allclose(weights[0].numpy(), 0.75)
+    np.testing.assert_allclose(weights[1].numpy(), 1.0)
+    assert isinstance(optimizer, keras.optimizers.AdamW) and int(optimizer.iterations) == 1
+
+
 def test_the_best_model_is_saved(alone: None, tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -18,6 +18,15 @@ model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
 with raises(sumpter.UnsupportedError, "LossScaleOptimizer instead"):
     model.compile(sk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
 
+# Where a layer's gradients are not summed, ranks would skip different steps.
+scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+with raises(sumpter.UnsupportedError, "without loss scaling"):
+    sk.PartialDistributedOptimizer(scaled, "partial", local_layers=[model.layers[0]])
+# Ranks whose metrics differ, as with validation data on some of them only.
+own = {"loss": 1.0} if RANK == 0 else {"loss": 1.0, "val_loss": 2.0}
+with raises(sumpter.MismatchError, "different metrics", "validation data"):
+    sk.callbacks.MetricAverageCallback().on_epoch_end(0, own)
+
 optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=SCALE)
 optimizer = sk.DistributedOptimizer(optimizer)
 on_jax = keras.backend.backend() == "jax"

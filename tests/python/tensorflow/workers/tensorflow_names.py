@@ -88,6 +88,13 @@ def check_local_layers() -> None:
     for place, (one, old) in enumerate(zip(model.trainable_variables, before, strict=True)):
         step = alone[place] / SIZE if place < 2 else mean[place]
         np.testing.assert_allclose(one.numpy(), old - step, rtol=1e-12)
+    # TensorFlow's variables, as a tape that watches has them, are those of the layers.
+    before = [one.numpy() for one in model.trainable_variables]
+    watched = [one.value for one in model.trainable_variables]
+    optimizer.apply([tf.constant(one) for one in alone], watched)
+    for place, (one, old) in enumerate(zip(watched, before, strict=True)):
+        step = alone[place] / SIZE if place < 2 else mean[place]
+        np.testing.assert_allclose(one.numpy(), old - step, rtol=1e-12)
     for wrong in (["dense"], keras.layers.Dense(1)):
         try:
             st.PartialDistributedGradientTape(tf.GradientTape(), local_layers=wrong)
