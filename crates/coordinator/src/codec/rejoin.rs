@@ -20,7 +20,7 @@ pub(crate) fn rejoin_to_proto(rejoin: Rejoin) -> proto::Rejoin {
     let run = rejoin.run.map(run_to_proto);
     // The plan and the table of thousands of workers exceed what a greeting may have.
     let compressed = |run: proto::KnownRun| lz4_flex::compress_prepend_size(&run.encode_to_vec());
-    let run = run.map(compressed).unwrap_or_default().into();
+    let run = run.map(compressed).unwrap_or_default();
     let served = rejoin.served.into_iter();
     let served = served.map(|(job, epoch)| proto::ServedRun { job: job.0, epoch: epoch.0 });
     proto::Rejoin { member: rejoin.member.0, run, served: served.collect() }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn runs_that_no_coordinator_has_had_are_refused() {
         let refused = |run: Vec<u8>| {
-            let rejoin = proto::Rejoin { run: run.into(), ..proto::Rejoin::default() };
+            let rejoin = proto::Rejoin { run, ..proto::Rejoin::default() };
             rejoin_from_proto(rejoin, &WORKER).unwrap_err()
         };
         assert!(refused(vec![0xff; 9]).contains("compressed message"));

@@ -366,7 +366,9 @@ impl Registry {
                     });
                 }
             }
-            Message::Drain => drop(self.drain(id)),
+            Message::Drain => {
+                self.drain(id);
+            }
             Message::Leave => {
                 self.outbox.push(id, Event::LeaveSeen);
                 self.outbox.push(id, Event::Close);
