@@ -32,4 +32,4 @@ pub use variable::{
 };
 
 /// The version of the data and control protocols; both ends must speak the same.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
