@@ -158,10 +158,12 @@ impl Overview<'_> {
         let mut found = self.jobs.iter().filter(fits);
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(only),
-            // Of two generations the later one has the work.
-            (Some(_), Some(_)) if !name.is_empty() => {
-                let found = self.jobs.iter().filter(fits);
-                Ok(found.max_by_key(|(known, _)| generation(known)).expect("two"))
+            // Of several generations the latest one has the work.
+            (Some(first), Some(second)) if !name.is_empty() => {
+                let all = [first, second].into_iter().chain(found);
+                Ok(all.fold(first, |latest, one| {
+                    if generation(one.0) > generation(latest.0) { one } else { latest }
+                }))
             }
             (Some(_), Some(_)) => {
                 let names = list(self.jobs.keys());
